@@ -24,7 +24,7 @@ LOOP = """
 """
 
 
-def tests_of_a_loop(pytester: pytest.Pytester, loop: str, tests: str) -> None:
+def write_tests(pytester: pytest.Pytester, loop: str, tests: str) -> None:
     """Write a loop and its tests into one file of the project."""
     pytester.makepyfile(test_loop=loop + tests)
 
@@ -104,7 +104,7 @@ def test_without_the_option_nothing_is_linted(pytester: pytest.Pytester) -> None
 
 
 def test_a_right_loop_passes_and_is_returned(pytester: pytest.Pytester) -> None:
-    tests_of_a_loop(
+    write_tests(
         pytester,
         LOOP,
         """
@@ -132,7 +132,7 @@ def test_a_right_loop_passes_and_is_returned(pytester: pytest.Pytester) -> None:
     ],
 )
 def test_a_loop_that_is_checked(arguments: str, outcome: str, lines: list[str], pytester: pytest.Pytester) -> None:
-    tests_of_a_loop(
+    write_tests(
         pytester,
         LOOP,
         f"""
@@ -180,7 +180,7 @@ COUPLED = """
 
 @pytest.mark.slow
 def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None:
-    tests_of_a_loop(
+    write_tests(
         pytester,
         COUPLED,
         """
@@ -198,7 +198,7 @@ def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None
 
 @pytest.mark.slow
 def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
-    tests_of_a_loop(
+    write_tests(
         pytester,
         COUPLED,
         """
@@ -218,7 +218,7 @@ def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_a_failure_is_an_assertion_that_has_the_report(pytester: pytest.Pytester) -> None:
-    tests_of_a_loop(
+    write_tests(
         pytester,
         LOOP,
         """
