@@ -10,6 +10,7 @@ from traces import MODEL, at, backward, codes, loop, step, weights, zero
 
 from gradcheck_accum.diagnosis import diagnose
 from gradcheck_accum.ledger.events import (
+    Backward,
     Clip,
     Event,
     GraphsHeld,
@@ -24,7 +25,7 @@ from gradcheck_accum.ledger.events import (
     Unscale,
 )
 from gradcheck_accum.ledger.folding import fold
-from gradcheck_accum.ledger.ranks import joined
+from gradcheck_accum.ledger.ranks import averages, joined
 from gradcheck_accum.ledger.weights import read_weights
 
 
@@ -417,3 +418,9 @@ def test_a_sum_over_what_a_mask_leaves_of_each_micro_batch_is_a_mean() -> None:
         events += [step(), zero()]
     assert weights(events) == [[pytest.approx(4 / 3, abs=1e-6), 1.0, 0.8]] * 2
     assert codes(events) == ["GA104"]
+
+
+def test_a_backward_of_which_nothing_else_is_stated_is_of_one_rank_and_leaves_its_gradients_in_grad() -> None:
+    own = Backward(where=at(10), micro_batch=0, stores=MODEL, terms=(), synced=False)
+    assert not own.waits
+    assert not averages(Trace((own,)))

@@ -21,7 +21,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import CLASSES, FEATURES, Batch, data, leave, perceptron, share_of_all_tokens, tokens
+from ranks_data import (
+    CLASSES,
+    FEATURES,
+    Batch,
+    K,
+    data,
+    divided_by_k,
+    leave,
+    loop,
+    mean,
+    perceptron,
+    share_of_all_tokens,
+    sum_over_all_tokens,
+    tokens,
+    unscaled,
+)
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
@@ -33,7 +48,6 @@ from gradcheck_accum.verify.judge.run import judge_ranks
 from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import observe
 
-K = 2
 NONE = torch.empty(0, dtype=torch.float64)
 NOT_WITH_GLOO = "Cannot use ReduceOp.AVG with Gloo"
 """What older PyTorch (2.7, say) raises where fully_shard averages over several meshes."""
@@ -93,29 +107,6 @@ class Run:
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
-
-
-def mean(out: torch.Tensor, y: torch.Tensor, window: list[Batch]) -> torch.Tensor:
-    return cross_entropy(out, y) / len(window)
-
-
-def loop(run: Run, loss: Callable[..., torch.Tensor] = mean) -> None:
-    for window in run.windows():
-        for x, y in run.synced(window):
-            loss(run.model(x), y, window).backward()
-        run.step()
-
-
-def unscaled(run: Run) -> None:
-    loop(run, lambda out, y, window: cross_entropy(out, y))
-
-
-def divided_by_k(run: Run) -> None:
-    loop(run, lambda out, y, window: cross_entropy(out, y) / K)
-
-
-def sum_over_all_tokens(run: Run) -> None:
-    loop(run, share_of_all_tokens(run.windows(), dist.get_world_size()))
 
 
 def scaled_by_hand(run: Run) -> None:
