@@ -51,7 +51,7 @@ _DRIFT = _Column(("weight", "drift"), lambda w: error(w.drift))
 _VERDICT = _Column(("", "verdict"), lambda w: _verdict(w), to_the_left=True)
 
 _SAID_ONCE = (_LINE, _UNITS, _MICRO_BATCHES, _RATIO, _ALLOWED)
-"""Columns that stand above the table where it is too wide and all windows have the same there, in this order."""
+"""Columns that are moved above the table, in this order, if it is too wide and all windows have the same value."""
 
 _LEFT_OUT = (_ALLOWED, _LINE, _RATIO, _UNITS, _MICRO_BATCHES, _UPDATE, _OPTIMIZER, _DRIFT)
 """Columns that a table does without where it is too wide even so: the JSON report has them."""
