@@ -25,6 +25,7 @@ from gradcheck_accum.ledger.events import (
     Unscale,
 )
 from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import averages, joined
 from gradcheck_accum.ledger.weights import read_weights
 
@@ -424,3 +425,49 @@ def test_a_backward_of_which_nothing_else_is_stated_is_of_one_rank_and_leaves_it
     own = Backward(where=at(10), micro_batch=0, stores=MODEL, terms=(), synced=False)
     assert not own.waits
     assert not averages(Trace((own,)))
+
+
+def in_passes(*passes: Sequence[int]) -> list[Event]:
+    """Windows of these lengths in passes, of losses that are divided by 4."""
+    events: list[Event] = []
+    batches = iter(range(100))
+    for epoch, lengths in enumerate(passes):
+        for length in lengths:
+            events += [backward(next(batches), 4, epoch=epoch) for _ in range(length)] + [step(), zero()]
+    return events
+
+
+def found_in(events: Sequence[Event], **trace: object) -> list[tuple[str, tuple[int, ...]]]:
+    """The codes, each with the windows that show it."""
+    diagnosis = diagnose(fold(Trace(tuple(events), **trace)))  # type: ignore[arg-type]
+    return sorted((d.mistake.code, tuple(d.windows)) for d in diagnosis)
+
+
+def test_a_short_window_before_a_full_one_at_the_end_of_a_run_was_no_remainder() -> None:
+    events = [*loop([4, 3, 4, 4], 4)]
+    assert found_in(events) == [("GA303", (1,))]
+    # Where a run was stopped, the full window is not known to be its last.
+    assert found_in(events, complete=False) == [("GA103", (1,))]
+
+
+def test_the_first_window_of_a_run_completes_no_earlier_remainder() -> None:
+    assert found_in(in_passes([3, 2, 4, 4, 4], [4, 4, 4])) == [("GA303", (0, 1))]
+
+
+def test_a_boundary_that_is_off_by_one_leaves_remainders_too() -> None:
+    assert found_in(in_passes([3, 4, 4, 1], [3, 4, 4, 1])) == [("GA103", (3, 7)), ("GA302", (0,))]
+    assert found_in(in_passes([3, 4, 4, 4], [3, 4, 4, 4])) == [("GA302", (0,))]
+
+
+def test_windows_of_one_micro_batch_are_no_windows_from_the_second_on() -> None:
+    assert found_in(in_passes([4, 4, 1, 1, 1])) == [("GA304", (2, 3, 4))]
+    assert found_in(in_passes([4, 4, 1])) == [("GA103", (2,))]
+
+
+@pytest.mark.parametrize(("skips", "states_steps"), [(None, True), (at(5), False)])
+def test_a_skipped_micro_batch_needs_no_k_where_the_place_that_skips_is_known(
+    skips: Location | None, states_steps: bool
+) -> None:
+    (found,) = diagnose(fold(Trace(tuple(in_passes([4, 3, 4, 4])), skips_at=skips)))
+    assert (found.mistake.code, found.states_steps) == ("GA303", states_steps)
+    assert ("(at line 5)" in found.message) == (skips is not None)
