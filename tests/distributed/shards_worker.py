@@ -44,6 +44,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.judge.run import judge_ranks
 from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import observe
@@ -490,7 +491,7 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
         "verdict": result.verdict.value,
         "reason": result.reason,
         "codes": sorted({d.mistake.code for d in result.diagnosis}),
-        "lines": {d.mistake.code: line(d.where.line) for d in result.diagnosis},
+        "lines": {d.mistake.code: line(d.where) for d in result.diagnosis},
         "messages": [d.message for d in result.diagnosis],
         "notes": list(result.notes),
         "reference": result.reference.kind,
@@ -508,9 +509,8 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     }
 
 
-def line(number: int) -> str:
-    """A line of this file."""
-    return Path(__file__).read_text(encoding="utf-8").splitlines()[number - 1].strip()
+def line(where: Location) -> str:
+    return Path(where.path).read_text(encoding="utf-8").splitlines()[where.line - 1].strip()
 
 
 def compared(used: torch.Tensor, weights: list[torch.Tensor], model: Model, batch: list[Batch]) -> list[float]:
