@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from labelled_loops import labelled_loops
+from labelled_loops import LabelledLoop, labelled_loops
 from loops_with_places import codes_in
 from watching import watch_source
 
@@ -451,11 +451,10 @@ def required(codes: Sequence[str], engine: str, other: str) -> set[str]:
     return {code.removesuffix(f" ({engine})") for code in codes if not code.endswith(f" ({other})")}
 
 
-@pytest.mark.parametrize("what", FOUND)
-def test_found_and_mended(what: str, tmp_path: Path) -> None:
-    label, body = FOUND[what]
-    batches, verdict, *codes = label.split(", ")
-    got, diagnosed, found = judged(body.replace("{step}", STEP), tmp_path, count=int(batches.split()[0]))
+@pytest.mark.parametrize("loop", FOUND, ids=lambda loop: loop.name)
+def test_found_and_mended(loop: LabelledLoop, tmp_path: Path) -> None:
+    batches, verdict, *codes = loop.label.split(", ")
+    got, diagnosed, found = judged(loop.source.replace("{step}", STEP), tmp_path, count=int(batches.split()[0]))
     assert got is Verdict(verdict)
     if codes == ["?"]:
         return
