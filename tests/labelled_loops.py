@@ -11,7 +11,7 @@
     -    criterion(model(x), y).backward()
     +    (criterion(model(x), y) / K).backward()
 
-``#: `` begins a loop, and ``#= `` a twin of the loop before it, which is written as what differs: a diff of whole lines,
+``#: `` begins a loop, and ``#= `` a twin of the loop before it, which is written as what differs: a diff of lines,
 in which a line that begins with a space is the same in both. A long name continues on a second line that begins with
 ``#: ``. ``## `` begins a line about the loops that follow, which is part of none.
 """
