@@ -132,7 +132,7 @@ def _row(columns: Iterable[_Column], widths: Iterable[int], cells: Iterable[str]
 def grouped(
     windows: Sequence[WindowReport],
 ) -> tuple[list[WindowReport], list[tuple[WindowReport, list[WindowReport]]]]:
-    """The windows to show, and for each one that stands for others those that it stands for."""
+    """The windows to show, and those that are hidden, each group with the first window like them."""
     if len(windows) <= _ALWAYS_SHOWN:
         return list(windows), []
     # Hiding one window behind a line that says so saves nothing.
