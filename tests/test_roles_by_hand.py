@@ -302,3 +302,30 @@ def test_a_batch_that_a_loader_gave_and_that_never_ran() -> None:
     ledger = fold(Trace(tuple(events)))
     assert [ledger.skipped(window) for window in ledger.windows] == [0, 1, 0]
     assert codes(events) == ["GA303"]
+
+
+PLAIN = {
+    "by 3": ([[[term(by(3))]]] * 6, True),
+    "by a 3 with a name": ([[[term(by(3, "SCALE"))]]] * 6, True),
+    "by 2, as many objectives are": ([[[term(by(2))]]] * 6, False),
+    "by 1": ([[[term(by(1))]]] * 6, False),
+    "by no whole number": ([[[term(by(1.5))]]] * 6, False),
+    "by 3 for the objective, as the source says": (
+        [[[term(Factor(1 / 3, Operation.DIVIDE, Purpose.OBJECTIVE))]]] * 6,
+        False,
+    ),
+    "by the number of its terms": ([[[term(by(3), name=name) for name in "abc"]]] * 6, False),
+    "by what changes": ([[[term(by(3 + i % 2))]] for i in range(6)], False),
+    "a multiplication": ([[[term(times(1 / 3))]]] * 6, False),
+    "a single step": ([[[term(by(3))]]], False),
+    "windows of three": ([[[term(by(3))]] * 3] * 3, False),
+}
+
+
+@pytest.mark.parametrize(("each", "noted"), PLAIN.values(), ids=PLAIN)
+def test_a_division_in_plain_training_may_be_a_k_that_nothing_else_shows(
+    each: list[list[list[Term]]], noted: bool
+) -> None:
+    notes = read(windows(each), precision=FLOAT32).notes
+    assert any("by 3 was read as part of the objective" in note and "GA304" in note for note in notes) == noted
+    assert bool(notes) == noted
