@@ -71,11 +71,11 @@ def test_a_remainder_that_leaks_where_no_pass_is_known() -> None:
 @pytest.mark.parametrize(
     ("lengths", "divisors", "expected"),
     [
-        # Full windows weigh 1, the remainder 2/3 of it.
+        # Full windows have the weight 1, the remainder 2/3 of it.
         ((3, 3, 2), (3, 3, 3), ["GA103"]),
         # It is divided by its own length.
         ((3, 3, 2), (3, 3, 2), []),
-        # It weighs neither what K gives it nor 1.
+        # Its weight is neither what K gives it nor 1.
         ((3, 3, 2), (3, 3, 5), []),
     ],
 )
@@ -106,7 +106,7 @@ def test_passes_that_are_all_shorter_than_a_stated_k_hold_remainders_alone() -> 
     assert codes(passes_of([4, 5, 5], 5)) == ["GA302"]
     lost = [backward(40 + i, 5, units=6, epoch=3 + i) for i in range(2)]
     unknown = Opaque(where=at(30), stores=MODEL, reason=Reason("a call of helper, which is defined elsewhere"))
-    # Of what could not be followed nobody knows how long it is, whatever else was left over.
+    # The length of what could not be followed is unknown, whatever else was left over.
     assert "GA103" not in codes([*short, lost[0], unknown, zero(31), lost[1], zero(31)])
 
 
@@ -134,7 +134,7 @@ def test_a_step_before_the_first_backward_opens_no_short_window() -> None:
 
 
 def of_ranks(*units: Sequence[float], divisor: float) -> list[list[tuple[str, str]]]:
-    """What each rank is told of two windows, of which each rank's micro-batches hold these units."""
+    """What each rank records of two windows, of which each rank's micro-batches hold these units."""
     ledgers = []
     for own in units:
         events: list[Event] = []
@@ -148,7 +148,7 @@ def of_ranks(*units: Sequence[float], divisor: float) -> list[list[tuple[str, st
 
 
 def test_ranks_whose_micro_batches_are_alike_hold_unequal_numbers_of_units() -> None:
-    """15 and 27 units, and half of the gradient from each: a unit weighs 42 / 30 and 42 / 54 of what it should."""
+    """15 and 27 units, and half of the gradient from each: a unit has 42 / 30 and 42 / 54 of its weight."""
     for own, told in zip(("15, 27", "27, 15"), of_ranks([5, 5, 5], [9, 9, 9], divisor=3), strict=True):
         ((code, said),) = told
         assert code == "GA104"
@@ -175,7 +175,7 @@ def test_a_micro_batch_that_is_left_out_by_a_factor_of_0_takes_no_mean_of_means(
 
 @pytest.mark.parametrize("units", [(4, 6, 8), (8, 6, 4)])
 def test_a_micro_batch_that_weighs_nothing_is_left_out_of_what_is_uneven(units: Sequence[float]) -> None:
-    """Each is weighted by its share of the 18 units of the window, but for one in each that counts for nothing."""
+    """Each is weighted by its share of the 18 units of the window, except one in each, whose weight is 0."""
 
     def events(weighing: Callable[[float], float]) -> Iterator[Event]:
         for batch in range(9):
@@ -197,7 +197,7 @@ def test_a_micro_batch_that_weighs_nothing_is_left_out_of_what_is_uneven(units: 
 def test_what_weighs_nothing_adds_no_units_to_those_of_its_rank(
     units: list[float], left_out: list[int], held: list[str]
 ) -> None:
-    """Two micro-batches of as many units on each rank, of which the first rank's weigh nothing, or one of them."""
+    """Two micro-batches of as many units on each rank, of which the first rank's, or one of them, have the weight 0."""
     ledgers = []
     for rank, count in enumerate(units):
         events: list[Event] = []
@@ -231,7 +231,7 @@ def test_the_units_of_eight_ranks_are_spelled_out(ranks: int, ends: str) -> None
 
 
 def test_a_rank_without_any_units_takes_its_share_from_the_other() -> None:
-    """Half of the gradient comes from the mean of nothing, so that the other rank's units weigh half."""
+    """Half of the gradient comes from the mean of nothing, so that the other rank's units have half the weight."""
     for own, told in zip(("0, 2", "2, 0"), of_ranks([0, 0], [1, 1], divisor=2), strict=True):
         assert [(code, f"2 ranks hold {own} units" in said) for code, said in told] == [("GA104", True)]
 
@@ -352,7 +352,7 @@ def test_a_scale_that_is_divided_out_twice_before_the_next_update() -> None:
 
 
 def test_a_clip_of_gradients_that_wait_for_an_average_finds_none() -> None:
-    """fully_shard keeps those of two micro-batches beside .grad until the third averages."""
+    """fully_shard keeps those of two micro-batches outside .grad until the third averages."""
     clip = Clip(where=at(19), stores=MODEL)
     own = [replace(backward(i, 3, units=5, synced=i == 2), kept_apart=True) for i in range(3)]
     ((code, said, _),) = reported([own[0], clip, own[1], own[2], step(), zero()])

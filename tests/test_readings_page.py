@@ -98,7 +98,7 @@ def test_an_example_of_a_remainder(
 @pytest.mark.parametrize(
     ("loss", "before", "batch", "lint"),
     [
-        # A coefficient that equals K and the rows, beside K, is no sum over them.
+        # A coefficient that equals K and the rows, next to K, is no sum over them.
         ("2 * mse / K", "K = 2", 2, []),
         ("mse * coefficient / K", "K, coefficient = 2, 2", 2, []),
         # A literal that a function is given is a literal all the same.

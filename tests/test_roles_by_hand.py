@@ -1,7 +1,7 @@
 """What factors are read as, on hand-written traces that say where each number comes from.
 
-Every expected weight is worked out by hand: a micro-batch of n units that is multiplied by c weighs c N / n, N being
-the units of its window.
+Every expected weight is worked out by hand: a micro-batch of n units that is multiplied by c has the weight c N / n, N
+being the units of its window.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def test_a_penalty_may_hold_the_division_unless_the_rest_of_its_loss_shows_none(
 @pytest.mark.parametrize(
     ("again", "found"),
     [
-        # The sum is divided by the units of its window: what the penalty is divided by, nobody can say.
+        # The sum is divided by the units of its window: what the penalty is divided by is unknown.
         ([], []),
         # Divided by K again, the sum itself is wrong.
         ([by(3, "accumulation_steps", line=8)], ["GA102"]),

@@ -140,7 +140,7 @@ def test_fixes_are_written_to_the_files_that_have_the_mistakes_alone(tree: Path)
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"own.py", "train.ipynb"}
     assert {kind for kind, _ in seen} == {"writes"}
-    names = {re.sub(r"^\.(.*)\.[^.]+$", r"\1", Path(what).name) for _, what in seen}  # a new file beside each, renamed
+    names = {re.sub(r"^\.(.*)\.[^.]+$", r"\1", Path(what).name) for _, what in seen}  # a new file next to each, renamed
     assert names == changed
 
 

@@ -1,6 +1,6 @@
 """Runs on every rank of one torchrun: small loops whose weights fully_shard (FSDP2) spreads over the ranks.
 
-What is right is worked out beside them on whole weights: the large batch of a step is the micro-batches of all ranks,
+What is right is computed separately on whole weights: the large batch of a step is the micro-batches of all ranks,
 and its gradient in float64 is that of the summed loss over its units.
 """
 
@@ -60,7 +60,7 @@ Optimizer = Callable[..., torch.optim.Optimizer]
 
 
 class Own(torch.optim.SGD):
-    """Of which nobody knows whether it looks at one element of a weight at a time."""
+    """An unknown optimizer: whether it treats the elements of a weight separately is not known."""
 
 
 @dataclass
@@ -248,7 +248,7 @@ def last_one_local(run: Run) -> None:
 
 
 def kept_gathered(run: Run) -> None:
-    """Weights stay whole between the micro-batches of a window, and FSDP2 is told which backward is the last."""
+    """Weights stay whole between the micro-batches of a window, and FSDP2 knows which backward is the last."""
     for window in run.windows():
         for j, (x, y) in enumerate(window):
             last = j == len(window) - 1
@@ -301,7 +301,7 @@ def hooked(run: Run) -> None:
 
 
 def local(run: Run) -> None:
-    """No sharded module synchronises here: the loop of what is not fully_shard's."""
+    """No sharded module synchronizes here: the loop of what is not fully_shard's."""
     for window in run.windows():
         for x, y in window:
             (cross_entropy(run.model(x), y) / K).backward()

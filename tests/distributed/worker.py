@@ -1,6 +1,6 @@
-"""Runs on every rank of one torchrun: many small loops, each watched, put together on rank 0 and written as JSON.
+"""Runs on every rank of one torchrun: many small loops, each watched, collected on rank 0 and written as JSON.
 
-What is right is worked out here beside it: the large batch of a step is the micro-batches of all ranks, and its
+What is right is computed here separately: the large batch of a step is the micro-batches of all ranks, and its
 gradient in float64 is that of the summed loss over its units.
 """
 

@@ -1,4 +1,4 @@
-"""verify on scripts that train through a framework, beside float64 arithmetic that knows nothing of verify."""
+"""verify on scripts that train through a framework, against float64 arithmetic that is independent of verify."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ready(request: pytest.FixtureRequest) -> None:
     if package == "deepspeed" and not (shutil.which("ninja") and shutil.which("g++")):
         pytest.skip("deepspeed compiles what it needs, and there is no compiler")
     if package in {"accelerate", "transformers", "sentence_transformers", "trl"}:
-        # What one Accelerator was told, the next one of the process goes by.
+        # The next Accelerator of the process uses the settings of the previous one.
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(reset_partial_state=True)

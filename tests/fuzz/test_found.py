@@ -668,7 +668,7 @@ for _ in range(2):
 
 
 def test_a_window_that_is_rejected_before_the_rest_of_its_pass(tmp_path: Path) -> None:
-    # Of five, the fourth is rejected and the third with it: the counter, which begins again, says that the fifth is the
+    # Of five, the fourth is rejected and the third with it: the counter, which restarts, says that the fifth is the
     # rest of its pass, in both passes.
     rejects = "if i == 3: optimizer.zero_grad(); continue"
     verdict, codes, _ = judged(REJECTING.format(rejects=rejects), tmp_path, count=5)
