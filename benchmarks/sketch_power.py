@@ -2,8 +2,8 @@
 
     python benchmarks/sketch_power.py [--runs 20] [--parts 0.001 0.01 0.03 0.1]
 
-What the graph of a loss shows is read from its graph, whatever is held of gradients: a micro-batch whose weight is a few
-per cent too large. What it does not show is seen from the sketches alone: here gradients that are multiplied past
+What the graph of a loss shows is read from its graph, whatever is kept of gradients: a micro-batch whose weight is a
+few per cent too large. What it does not show is seen from the sketches alone: here gradients that are multiplied past
 PyTorch's version counters (``p.grad.data``), all of them by the same number or those of one weight.
 """
 
