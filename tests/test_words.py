@@ -99,6 +99,7 @@ def shown(template: str) -> str:
 
 def _pages() -> Iterator[tuple[str, str]]:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "benchmarks" / "README.md"]
+    pages += [ROOT / "fixtures" / "README.md"]
     pages += [*sorted((ROOT / "rules").glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
     for path in pages:
         text = path.read_text(encoding="utf-8")
