@@ -127,7 +127,7 @@ def test_a_coefficient_undoes_no_second_division(loss: str, tmp_path: Path) -> N
 def test_the_options_that_settle_it_do(tmp_path: Path) -> None:
     source = SCRIPT.format(loss="mse / 3", steps="K")
     (note,) = (note for note in watch_source(source, tmp_path).notes if "--loss-coefficient" in note)
-    assert "line 11" in note
+    assert "the division by 3 of" in note and "line 11" in note
     assert "belongs to the accumulation, state --loss-coefficient 1;" in note
     assert "objective, state --loss-coefficient 0.333333" in note
     assert watch_source(source, tmp_path, loss_coefficient=1.0).verdict is Verdict.EQUIVALENT
