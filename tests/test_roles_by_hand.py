@@ -329,3 +329,17 @@ def test_a_division_in_plain_training_may_be_a_k_that_nothing_else_shows(
     notes = read(windows(each), precision=FLOAT32).notes
     assert any("by 3 was read as part of the objective" in note and "GA304" in note for note in notes) == noted
     assert bool(notes) == noted
+
+
+@pytest.mark.parametrize(("length", "found"), [(2, []), (3, ["GA302"])])
+def test_factors_that_come_to_one_over_a_stated_k_scale_windows_that_are_all_shorter(
+    length: int, found: list[str]
+) -> None:
+    events: list[Event] = []
+    for window in range(3):
+        events += [
+            Backward(where=at(10), micro_batch=length * window + i, stores=MODEL, terms=(term(times(3), by(12)),))
+            for i in range(length)
+        ] + [step(accumulation_steps=4), zero()]
+    assert weights(events) == [[length / 4] * length] * 3
+    assert codes(events) == found
