@@ -343,3 +343,12 @@ def test_factors_that_come_to_one_over_a_stated_k_scale_windows_that_are_all_sho
         ] + [step(accumulation_steps=4), zero()]
     assert weights(events) == [[length / 4] * length] * 3
     assert codes(events) == found
+
+
+def test_a_literal_and_a_divisor_without_a_source_that_come_to_one_over_k() -> None:
+    """2/4 in windows of two. Only what is measured of a batch, as its size, is not undone by a constant."""
+    own = term(by(4), times(2, "train.py:9:2"))
+    readings = read(windows([[[own]] * 2] * 2))
+    assert [n for n in readings.notes if "0.25, 2 of loss multiply to 1/K" in n] == readings.notes != []
+    events = windows([[[own]] * 2] * 2)
+    assert (weights(events), codes(events)) == ([[1.0] * 2] * 2, [])
