@@ -432,7 +432,7 @@ for _ in range(2):
     if Window.open > 0:
         step()
 
-## One mistake that brings another with it is told once
+## One mistake that brings another with it is reported once
 #: GA201: clearing at every micro-batch loses the remainder too
 def fit(net, dl, opt, args):
     for i, (u, t) in enumerate(dl):
@@ -552,7 +552,7 @@ def run(net, dl, opt, scaler, args):
 +            if args.half:
 +                scaler.unscale_(opt)
 
-## what a scenario could not follow is no opinion: an engine's branch beside a plain one
+## what a scenario could not follow is no opinion: an engine's branch and a plain one
 #: GA302: a branch for an engine beside a plain one
 import deepspeed
 
@@ -593,7 +593,7 @@ def run(net, dl, opt, args, log):
             opt.step()
             opt.zero_grad()
 
-## what a method sets anew on its class is a setting, whatever stands in the class's body
+## what a method sets again on its class is a setting, whatever the class's body has
 #: GA101 GA301 GA302: K that is configured on the class
 class Coach:
     every = 1
@@ -692,7 +692,7 @@ class Coach:
 +            if self.accelerator.sync_gradients:
 +                self.mean_net.update()
 
-## each mistake shows beside another: what is cleared in between does not make a clip at every micro-batch right
+## each mistake shows next to another: what is cleared in between does not make a clip at every micro-batch right
 #: GA201 GA401: a clip at every micro-batch, before each of which it is cleared
 def run(net, dl, opt, args):
     assert len(dl) % args.every == 0

@@ -1,4 +1,4 @@
-"""lint on programs that nobody wrote: it says what it finds, or that it cannot tell, and never falls over."""
+"""lint on generated programs: it says what it finds, or that it cannot tell, and never falls over."""
 
 from __future__ import annotations
 
