@@ -6,8 +6,8 @@ Needs pytest-torch, torch-audit, torch-preflight and TorchFix, best in an enviro
 ``--peers`` (they ask for another version of libcst): what is not there is left out. Each loop is a script; a tool that
 has to be called in it is, after the line that makes the optimizer, and pytest-torch gets it as a step function. A tool
 has seen a mistake if it says of the wrong loop what it does not say of the right one. Time is that of the processor, of
-the whole process and all that it starts; memory is the highest resident one of any process; both medians, beside the
-plain script's.
+the whole process and all that it starts; memory is the highest resident one of any process; both medians, relative to
+the plain script's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `compare` costs beside the plain runs of its configurations: processor time, and the clock.
+"""What `compare` costs relative to the plain runs of its configurations: processor time, and the clock.
 
     python benchmarks/compare_overhead.py [--runs 5] [--steps 400]
 

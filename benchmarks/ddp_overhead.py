@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 benchmarks/ddp_overhead.py [--pairs 7] [--windows 4] [--tokens 1024]
 
 Every pair runs the plain loop and the watched one right after each other, in turn, on both ranks at once. The median of
-the pairs' ratios is printed, by processor time (both ranks together) and by the clock. The loop synchronises once per
+the pairs' ratios is printed, by processor time (both ranks together) and by the clock. The loop synchronizes once per
 window; the first window of each run is left out. What is done once when the run has ended (putting the ranks' accounts
 together) is not in it.
 """

@@ -3,8 +3,8 @@
     python benchmarks/fuzz_lint.py --seconds 600 [--seed 0]
 
 Two sources of programs: the loops of this directory and the fixtures, with pieces dropped, doubled, swapped or taken
-from one another; and programs that are put together from the statements that loops consist of. Whatever is no Python is
-refused by `lint`; everything else is analysed, and fixed where there is something to fix.
+from one another; and programs that are composed of the statements that loops consist of. Whatever is no Python is
+refused by `lint`; everything else is analyzed, and fixed where there is something to fix.
 """
 
 from __future__ import annotations

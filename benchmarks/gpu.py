@@ -3,8 +3,8 @@
     python benchmarks/gpu.py [--pairs 5] [--windows 3]
 
 Printed are the median ratios of ledger mode and of both references to the plain loop, and how long the comparison of a
-window takes beside reading its gradients once at the speed that the device copies memory. Where there is no CUDA device
-it says so, and ends.
+window takes, relative to reading its gradients once at the speed at which the device copies memory. Without a CUDA
+device it says so, and ends.
 """
 
 from __future__ import annotations

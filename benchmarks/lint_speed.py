@@ -1,13 +1,13 @@
-"""What lint costs beside others, as ratios of processor times (user and system) measured in one run.
+"""What lint costs relative to others, as ratios of processor times (user and system) measured in one run.
 
     python benchmarks/lint_speed.py [--repeats 5] [--torchfix path/to/torchfix]
 
-- all of the installed torch package without a cache, beside parsing with libcst those of its files that call backward;
-- one small faulty script, beside a bare ``import libcst``;
-- a file without a training loop, beside bare Python;
-- all of torch with a cache, beside the same without;
-- a copy of torch's Python files, beside ``ruff check`` on the same, neither with a cache, then both;
-- torch's files that call backward, beside TorchFix on the same files, where that is installed.
+- all of the installed torch package without a cache, relative to parsing its files that call backward with libcst;
+- one small faulty script, relative to a bare ``import libcst``;
+- a file without a training loop, relative to bare Python;
+- all of torch with a cache, relative to the same without;
+- a copy of torch's Python files, relative to ``ruff check`` on the same, neither with a cache, then both;
+- torch's files that call backward, relative to TorchFix on the same files, where that is installed.
 
 Whole processes, in turn, after one run of each that is not counted; medians. Processor time, because other programs on
 the machine disturb it less than the clock. lint loads libcst only where a file trains; TorchFix it never needs.

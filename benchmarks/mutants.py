@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 
 _BY_HAND = ["tests/test_roles_by_hand.py", "tests/test_diagnosis_limits.py", "tests/test_diagnosis.py"]
 COVERED_BY = {
-    "ledger": [*_BY_HAND, "tests/test_passes.py", "tests/test_same.py"],
+    "ledger": [*_BY_HAND, "tests/test_passes.py", "tests/test_same_number.py"],
     "diagnosis": _BY_HAND,
     "engine/tolerance": ["tests/test_tolerance.py"],
     "lint": ["tests/test_lint.py", "tests/test_lint_*.py"],

@@ -1,10 +1,10 @@
-"""`lint` beside torch-preflight on small loops, right and wrong ones, and what becomes of a loop that either has fixed.
+"""`lint` and torch-preflight on small loops, right and wrong ones, and what becomes of a loop that either has fixed.
 
     python benchmarks/peers.py [--rival PATH/TO/torch-preflight]
 
 Every loop of `peers/` runs as it is and says in `# error: [name]` comments what is wrong with it. A wrong loop that was
-fixed is run under `verify`. A right loop that was changed is run beside the original, in float64, and the gradients of
-every step of the two are compared.
+fixed is run under `verify`. A right loop that was changed is compared with the original: the gradients
+of every step, in float64.
 """
 
 from __future__ import annotations

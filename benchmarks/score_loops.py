@@ -1,4 +1,4 @@
-"""Precision and recall of `lint` on the loops beside this file.
+"""Precision and recall of `lint` on the loops next to this file.
 
     python benchmarks/score_loops.py
 

@@ -2,9 +2,9 @@
 
     python benchmarks/sketch_power.py [--runs 20] [--parts 0.001 0.01 0.03 0.1]
 
-What the graph of a loss shows is read off its graph, whatever is held of gradients: a micro-batch that weighs a few per
-cent too much. What it does not show is seen of the sketches alone: here gradients that are multiplied past PyTorch's
-counters of versions (``p.grad.data``), all of them by the same number or those of one weight.
+What the graph of a loss shows is read from its graph, whatever is kept of gradients: a micro-batch whose weight is a
+few per cent too large. What it does not show is seen from the sketches alone: here gradients that are multiplied past
+PyTorch's version counters (``p.grad.data``), all of them by the same number or those of one weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ K, ROWS, WIDTH = 3, 5, 160
 
 
 def heavier(model: nn.Module, losses: list[torch.Tensor], part: float) -> None:
-    """The first micro-batch weighs too much."""
+    """The weight of the first micro-batch is too large."""
     for position, loss in enumerate(losses):
         (loss * ((1 + part if position == 0 else 1.0) / K)).backward()
 

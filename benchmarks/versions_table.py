@@ -2,7 +2,7 @@
 
     python benchmarks/versions_table.py [ROW ...]
 
-For each row an environment is built with uv, a selection of the suite is run there, and it is thrown away. The lines of
+For each row an environment is built with uv, a selection of the suite is run there, and it is removed. The lines of
 rows that are not named stay as they are. ``UV_TORCH_BACKEND=cpu`` takes PyTorch's builds for CPUs where their index can
 be reached; else it comes from PyPI, with CUDA.
 """
@@ -44,15 +44,15 @@ SELECTIONS = {
     ],
     "verify": [
         "tests/test_by_parameter.py",
-        "tests/test_counted_only.py",
+        "tests/test_counted_but_not_run.py",
         "tests/test_in_place.py",
-        "tests/test_linear.py",
+        "tests/test_linear_judging.py",
         "tests/test_memory.py",
         "tests/test_provenance.py",
         "tests/test_reference.py",
-        "tests/test_shadow.py",
+        "tests/test_shadow_step.py",
         "tests/test_watch.py",
-        "tests/test_weighed_losses.py",
+        "tests/test_weighted_losses.py",
         "tests/distributed/test_shards.py",
     ],
 }
@@ -86,7 +86,7 @@ class Row:
         return "-".join([self.selection, self.python, *(["oldest"] if self.oldest else self.pinned)])
 
     def requirements(self) -> list[str]:
-        """What is installed beside this package."""
+        """What is installed in addition to this package."""
         pinned = {Requirement(text).name: text for text in self.pinned}
         if self.oldest:
             pinned = lowest()
@@ -195,7 +195,7 @@ def main() -> None:
 
 
 def known_lines() -> dict[str, str]:
-    """The lines that stand in the page, by their rows."""
+    """The lines of the page, by their rows."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     return {match[1]: match[0] for match in re.finditer(r"^\| `([^`]+)` \|.*$", text, re.MULTILINE)}
 

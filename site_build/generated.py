@@ -30,7 +30,7 @@ def rule_page(mistake: Mistake) -> str:
 
 
 def _ledger(mistake: Mistake) -> str:
-    """What the micro-batches of the wrong example weigh, where its page has them."""
+    """The weights of the wrong example's micro-batches, if its page has them."""
     path = page_path(mistake)
     settings = re.search(
         r"^```toml\n(.*?)^```$", path.read_text(encoding="utf-8") if path else "", re.DOTALL | re.MULTILINE

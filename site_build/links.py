@@ -1,6 +1,6 @@
 """Links between the files of the repository, as they lead on the site.
 
-Every page links as its file stands in the repository. On the site some files are pages, at another place. What is no
+Every page has the links of its file in the repository. On the site some files are pages, at another place. What is no
 page there (a script, a folder of fixtures) is named and not linked: the site does not know where the repository is.
 """
 

@@ -1,4 +1,4 @@
-"""Ledgers as pictures: one bar for each micro-batch, as high as its weight, beside the line where 1 is."""
+"""Ledgers as pictures: one bar for each micro-batch, as high as its weight, with a line at 1."""
 
 from __future__ import annotations
 

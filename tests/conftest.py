@@ -1,4 +1,4 @@
-"""Helpers beside the tests, the benchmarks and what builds the site are imported by name; every test starts alike."""
+"""Helpers next to the tests, the benchmarks and what builds the site are imported by name; every test starts alike."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "suite", deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-# make explore, or pytest --hypothesis-profile explore: draws anew. What that finds is pinned.
+# make explore, or pytest --hypothesis-profile explore: draws other examples. What that finds is pinned.
 settings.register_profile("explore", deadline=None, database=None, suppress_health_check=list(HealthCheck))
 settings.load_profile("suite")
 

@@ -13,6 +13,10 @@ from shapes_table import Shape
 
 OBJECTIVE = "F.cross_entropy(model(x), y)"
 
+_STEP = """\
+optimizer.step()
+    optimizer.zero_grad()"""
+
 _LOOP = """
 for x, y in zip(X.split(4 * K), Y.split(4 * K)):
     ({objective}).backward()
@@ -101,8 +105,7 @@ LOOPS = {
             drawn = [torch.randint(0, 10, (20,)) for _ in batches]
             offsets = torch.cat([torch.tensor([0, 3, 9, 14]) + 20 * j for j in range(4)])
             F.cross_entropy(bag(torch.cat(drawn), offsets), torch.cat([y for _, y in batches])).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "group-added-later": """
         for i, (x, y) in enumerate(zip(X.split(16), Y.split(16))):
@@ -110,20 +113,17 @@ LOOPS = {
                 optimizer.add_param_group({"params": model[0].parameters()})
                 model[0].zero_grad()
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "tied-weights": """
         for batch in tokens.view(2, 16, 6):
             F.cross_entropy(model(batch[:, :-1]).transpose(1, 2), batch[:, 1:]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "sparse": """
         for batch, target in zip(tokens.view(2, 16), targets.view(2, 16)):
             F.cross_entropy(model(batch), target).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "carried-state": """
         for i in (0, 4):
@@ -133,16 +133,14 @@ LOOPS = {
                 state = rnn(batch, state)[1].detach()
             states, _ = rnn(data[i : i + 4].flatten(0, 1), torch.cat(starts, dim=1))
             F.cross_entropy(head(states).flatten(0, 1), labels[i : i + 4].flatten()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "gradient-penalty": """
         for x in X.split(16):
             x.requires_grad_()
             slope, = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
             (critic(x).mean() + ((slope.norm(dim=1) - 1) ** 2).mean()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "tokens-counted-beforehand": _COUNTED_WINDOWS.replace("{objective}", OBJECTIVE),
     "ignored-targets": _COUNTED_WINDOWS.replace("{objective}", "F.cross_entropy(model(x[y != -100]), y[y != -100])"),
@@ -150,48 +148,41 @@ LOOPS = {
     "masked-by-hand": """
         for x, y, mask in zip(X.split(16), Y.split(16), masks.bool().view(2, 16)):
             F.cross_entropy(model(x[mask]), y[mask]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "sample-weights": """
         for x, y, w in zip(X.split(16), Y.split(16), weights.view(2, 16)):
             (F.cross_entropy(model(x), y, reduction="none") @ w / 16).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "dropout": """
         next(iter(loader))
         for x, y in zip(X.split(16), Y.split(16)):
             mask = torch.cat([F.dropout(torch.ones(4, 8), 0.5) for _ in range(4)])
             F.cross_entropy(model[2](model[0](x) * mask), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "encoder-layer-with-dropout": """
         for window in (loader[:4], loader[4:]):
             torch.stack([F.cross_entropy(model(x), y) for x, y in window]).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "sums-whose-gradients-are-divided-by-the-samples": """
         for window in (loader[:4], loader[4:8], loader[8:]):
             F.cross_entropy(model(torch.cat([x for x, _ in window])), torch.cat([y for _, y in window])).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "noise-outside-modules": """
         next(iter(loader))
         for x, y in zip(X.split(16), Y.split(16)):
             noise = torch.cat([torch.randn(4, 6) for _ in range(4)])
             F.cross_entropy(model(x + 0.1 * noise), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "two-loaders": """
         for x, y, (u, v) in zip(X.split(16), Y.split(16), zip(*(t.split(16) for t in other.dataset.tensors))):
             (F.cross_entropy(model(x), y) + F.mse_loss(head(model[:2](u)), v)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "k-changes": """
         for rows in (4, 8, 16):
@@ -204,8 +195,7 @@ LOOPS = {
         model = model.double()
         for x, y in zip(X.split(16), Y.split(16)):
             F.cross_entropy(model(x.bfloat16().double()), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "pure-bf16-many": """
         model = model.double()
@@ -213,8 +203,7 @@ LOOPS = {
             drawn = [(torch.randn(4, 6).bfloat16(), torch.randint(0, 3, (4,))) for _ in range(K)]
             x, y = torch.cat([x for x, _ in drawn]).double(), torch.cat([y for _, y in drawn])
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "token-ratio-0.9": _COUNTED_WINDOWS.replace("{objective}", OBJECTIVE),
     "token-ratio-0.9-bf16": _COUNTED_WINDOWS.replace("{objective}", OBJECTIVE),
@@ -222,20 +211,17 @@ LOOPS = {
         for x, y in zip(X.split(4), Y.split(4)):
             slope, = torch.autograd.grad(F.cross_entropy(model(x.requires_grad_()), y), x)
             F.cross_entropy(model(x.detach() + 0.1 * slope.sign()), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "global-counter": """
         for x, y in zip(X[:20].repeat(4, 1).split(16), Y[:20].repeat(4).split(16)):
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "one-process-ddp": """
         for x, y in zip(X.split(16), Y.split(16)):
             F.cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
         del wrapped
         dist.destroy_process_group()
     """,
@@ -252,31 +238,27 @@ LOOPS = {
             logs, share = F.log_softmax(model(torch.cat(mixed)), dim=1), torch.cat(shares)[:, None]
             target = share * F.one_hot(torch.cat(own), 3) + (1 - share) * F.one_hot(torch.cat(other), 3)
             (-(target * logs).sum() / 16).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "instance-and-prior": """
         for x in X.view(2, 4, 4, 6):
             own, prior = x[:, :2].flatten(0, 1), x[:, 2:].flatten(0, 1)
             (F.mse_loss(model(own), own[:, :3]) + F.mse_loss(model(prior), prior[:, :3])).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "time-first": """
         for _ in range(2):
             drawn = [(torch.randn(6, 4, 3), torch.randint(0, 2, (6, 4))) for _ in range(4)]
             x, y = torch.cat([x for x, _ in drawn], dim=1), torch.cat([y for _, y in drawn], dim=1)
             F.cross_entropy(head(rnn(x)[0]).flatten(0, 1), y.flatten()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "rows-by-number": """
         for _ in range(2):
             drawn = [(torch.randn(4, 6, 3), torch.randint(1, 7, (4,)), torch.randint(0, 2, (4,))) for _ in range(4)]
             x, lengths, y = (torch.cat(parts) for parts in zip(*drawn))
             F.cross_entropy(head(rnn(x)[0][torch.arange(16), lengths - 1]), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "sums-divided-afterwards": _COUNTED_WINDOWS.replace(
         "{objective}", "(0.9 * F.cross_entropy(model(x), y) - 0.1 * F.log_softmax(model(x), 1).mean())"
@@ -286,8 +268,7 @@ LOOPS = {
         for x, y in zip(X.split(16), Y.split(16)):
             mask = torch.cat([F.dropout(torch.ones(4, 8), 0.2) for _ in range(4)])
             F.cross_entropy(model[3](model[1](model[0](x)) * mask), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "contrastive-with-dropout": """
         next(iter(loader))
@@ -295,14 +276,12 @@ LOOPS = {
             first, second = zip(*[[F.dropout(torch.ones(4, 8), 0.2) for _ in range(2)] for _ in range(4)])
             a, b = (F.normalize(model[2](model[0](x) * torch.cat(masks))) for masks in (first, second))
             F.cross_entropy(a @ b.T / 0.1, torch.arange(16)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
     "model-in-eval": """
         for x, y in zip(X.split(4), Y.split(4)):
             F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            {step}
     """,
 }
 
@@ -311,4 +290,4 @@ def large_batch_script(shape: Shape) -> str:
     """The script that trains as ``shape`` does, on one large batch for every step."""
     before, _, _ = shape.source().partition("\nfor ")
     loop = LOOPS.get(shape.name, _LOOP).replace("{objective}", OBJECTIVES.get(shape.name, OBJECTIVE))
-    return f"{before}\n{dedent(loop)}"
+    return f"{before}\n{dedent(loop)}".replace("{step}", _STEP)

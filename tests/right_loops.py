@@ -1,7 +1,7 @@
 """Right loops with the constants, warm-ups, log lines, penalties and several losses that objectives really have.
 
 Plain ones step at every micro-batch, the others accumulate. Each is a text for a loss, put into a loop, and into the
-loop over its true large batches (`large_batches`), which is plain training and needs nobody's reading.
+loop over its true large batches (`large_batches`), which is plain training and needs no interpretation.
 """
 
 from __future__ import annotations

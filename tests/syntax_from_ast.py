@@ -33,7 +33,7 @@ class _Lowering:
         return s.Module(NOWHERE, None, self.all(module.body), tuple(self.comments()))
 
     def comments(self) -> Iterator[s.Comment]:
-        """The comments of the text, read off its tokens."""
+        """The comments of the text, read from its tokens."""
         with suppress(tokenize.TokenError, SyntaxError):
             for token in tokenize.generate_tokens(io.StringIO(self._text, newline=None).readline):
                 if token.type == tokenize.COMMENT:

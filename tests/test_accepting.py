@@ -159,7 +159,7 @@ def test_a_remainder_that_is_divided_by_k_is_accepted_with_its_window(project: C
     assert (result.verdict, result.exit_status) == (Verdict.EQUIVALENT, 0)
     assert [w.accepted for w in result.windows] == [(), ("GA103",)]
     assert result.reason == "1 of 2 steps match the large-batch gradient; accepted: GA103 in 1 window"
-    # The numbers stay, as they are measured: (g_4 + g_5) / 3 beside (g_4 + g_5) / 2, in float64 by hand.
+    # The numbers stay, as they are measured: (g_4 + g_5) / 3 instead of (g_4 + g_5) / 2, in float64 by hand.
     parts = torch.tensor([[0.3, -0.7], [0.2, 0.4]], dtype=torch.float64)
     given, large = parts.sum(0) / 3, parts.mean(0)
     last = result.windows[1]

@@ -1,4 +1,4 @@
-"""Which parameters a gradient's error is in, beside plain arithmetic in float64."""
+"""Which parameters a gradient's error is in, against plain arithmetic in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K that changes during training: right where the divisor changes too, and told for what it is where it does not.
+"""K that changes during training: right where the divisor changes too, and reported as what it is where it does not.
 
 What is expected is plain arithmetic: k equal micro-batches, each divided by 4, are k/4 of the large batch's gradient.
 """
@@ -90,7 +90,7 @@ while True:
 @pytest.mark.parametrize("batches", [12, 13])
 def test_windows_that_are_filled_up_to_a_budget_of_tokens_leak_nothing(batches: int, tmp_path: Path) -> None:
     result = watch_source(BUDGET.format(batches=batches), tmp_path)
-    # The last micro-batch of thirteen waits for a step that does not come: that alone is told.
+    # The last micro-batch of thirteen waits for a step that does not come: that alone is reported.
     assert [d.mistake.code for d in result.diagnosis] == ["GA301"] * (batches - 12), result.reason
     assert not any("leak" in d.message for d in result.diagnosis)
     assert all(window.verdict is Verdict.EQUIVALENT for window in result.windows)

@@ -131,7 +131,7 @@ def test_standard_input_is_alone(run: CommandLine) -> None:
 
 @pytest.fixture
 def verify(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands in for the engine: remembers how it was called, returns ``result``."""
+    """Replaces the engine: remembers how it was called, returns ``result``."""
     reference = ReferenceReport("ledger", "float32", "cpu")
     fake = SimpleNamespace(result=VerifyResult("train.py", Verdict.EQUIVALENT, "all right", "cpu", reference))
 

@@ -26,7 +26,7 @@ def batches(rows: int, size: int) -> list[Batch]:
 
 
 def compare(loop: Loop, rows: int = 45, ignore: Iterable[str] = (), **options: Any) -> CompareResult:
-    """A loop on so many rows, with 3 micro-batches of 5 a step beside 1 of 15."""
+    """A loop on so many rows, with 3 micro-batches of 5 per step, and with 1 of 15."""
     each = [dict(loader=batches(rows, b), accumulation_steps=k) for b, k in ((5, 3), (15, 1))]
     return compared_loop(loop, each, ignore=ignore, **options)
 

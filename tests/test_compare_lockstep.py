@@ -1,4 +1,4 @@
-"""The order in which the runs of a comparison are led: what each is told at its steps, and who waits for whom."""
+"""The order in which the runs of a comparison are led: what each receives at its steps, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUMBERS = Numbers(GradientDistance(0.0, 1e-6, 1.0), None, None, None)
 
 
 class Told:
-    """A run that steps after each of these rows of data, and writes down when it is heard and what it is told."""
+    """A run that steps after each of these rows of data, and writes down when it is heard and what it receives."""
 
     def __init__(self, name: str, micro_batches: int, *steps: str, log: list[str]) -> None:
         self._name, self._log = name, log

@@ -551,7 +551,7 @@ def test_a_gradient_norm_that_is_read_before_the_gradients_are_divided_is_said()
         looking_at_norms(divides_gradients=True, after_division=True),
         # Norms of half a window are no reference's.
         looking_at_norms(every_time=True),
-        # Nobody reads it.
+        # It is never read.
         looking_at_norms(lambda norm: None, divides_gradients=True),
     ],
     ids=["itself", "as a number", "of the clip", "after the division", "every time", "not read"],

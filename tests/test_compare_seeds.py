@@ -1,16 +1,19 @@
 """The loops that people show each other, with batch size and K as arguments: compare judges each as its fixture says.
 
-Each is the loop of one of fixtures/*.py, or one beside it that verify leaves open. They run on 48 rows: windows of 3
-micro-batches of 5 beside batches of 15, and a remainder of 3 rows.
+Each is the loop of one of fixtures/*.py, or one like it that verify leaves open. They run on 48 rows: windows of 3
+micro-batches of 5, compared with batches of 15, and a remainder of 3 rows.
 """
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from loops_with_places import filled
 from torch import nn
 
 from gradcheck_accum.comparing import compared_loop
@@ -50,17 +53,55 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
 cross_entropy = nn.functional.cross_entropy
 
 
-def no_flush(loader: Loader, accumulation_steps: int) -> None:
-    """basic_no_flush: nobody steps for the tail."""
+COUNTED = """\
+def loop(loader, accumulation_steps):
     model = model_of_3()
     optimizer = adam(model)
     for i, (x, y) in enumerate(loader):
+        {first}
         loss = cross_entropy(model(x), y)
-        loss = loss / accumulation_steps
-        loss.backward()
-        if (i + 1) % accumulation_steps == 0:
+        (loss / {divisor}).backward()
+        {after_backward}
+        if {boundary}:
             optimizer.step()
-            optimizer.zero_grad()
+            {after_step}
+        {last}
+"""
+"""A loop that counts its micro-batches, with places to fill."""
+
+CLEAR = "optimizer.zero_grad()"
+LAST_TOO = "((i + 1) % accumulation_steps == 0) or (i + 1 == len(loader))"
+RIGHT = {
+    "divisor": "accumulation_steps",
+    "boundary": "(i + 1) % accumulation_steps == 0",
+    "after_step": CLEAR,
+}
+"""What the places hold where there is nothing wrong but the tail, for which nothing steps."""
+
+PLACES: dict[str, dict[str, str]] = {
+    "basic_no_flush": {},
+    "unscaled": {"divisor": "1"},
+    # At K = 1 too nothing is left to step on.
+    "zeroed_after_backward": {"divisor": "1", "after_backward": CLEAR, "after_step": "pass"},
+    "zeroed_every_batch_unscaled": {"divisor": "1", "first": CLEAR, "after_step": "print(i + 1, loss.item())"},
+    "zeroed_at_window_start": {"first": f"if i % accumulation_steps == 0: {CLEAR}", "after_step": "pass"},
+    # Neither is it at K = 1.
+    "never_zeroed": {"after_step": "pass"},
+    "last_batch_misscaled": {"boundary": LAST_TOO},
+    "last_batch_zeroed_every_iteration": {"boundary": LAST_TOO, "after_step": "pass", "last": CLEAR},
+    "class_trainer_off_by_one": {"boundary": "i % accumulation_steps == 0"},
+    "stepped_every_batch": {"boundary": "True"},
+}
+"""By the names of fixtures: what is done otherwise."""
+
+
+def counted(name: str, folder: Path) -> Loop:
+    """The loop of a fixture, in a file of its own: verify reads its source."""
+    path = folder / f"{name}.py"
+    path.write_text(filled(COUNTED, **{**RIGHT, **PLACES[name]}), encoding="utf-8")
+    made = {"model_of_3": model_of_3, "adam": adam, "cross_entropy": cross_entropy}
+    loop: Loop = runpy.run_path(str(path), init_globals=made)["loop"]
+    return loop
 
 
 def flushed(loader: Loader, accumulation_steps: int) -> None:
@@ -108,89 +149,6 @@ def with_a_checkpoint(loader: Loader, accumulation_steps: int) -> None:
             if "out of memory" not in str(problem):
                 raise
     assert kept
-
-
-def unscaled(loader: Loader, accumulation_steps: int) -> None:
-    """unscaled: the loss is never divided."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        cross_entropy(model(x), y).backward()
-        if (i + 1) % accumulation_steps == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def zeroed_after_backward(loader: Loader, accumulation_steps: int) -> None:
-    """zeroed_after_backward: at K = 1 too nothing is left to step on."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        cross_entropy(model(x), y).backward()
-        optimizer.zero_grad()
-        if (i + 1) % accumulation_steps == 0:
-            optimizer.step()
-
-
-def zeroed_every_batch(loader: Loader, accumulation_steps: int) -> None:
-    """zeroed_every_batch_unscaled: cleared at the top of every micro-batch."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        optimizer.zero_grad()
-        loss = cross_entropy(model(x), y)
-        loss.backward()
-        if (i + 1) % accumulation_steps == 0:
-            optimizer.step()
-            print(f"step {i + 1}: {loss.item()}")
-
-
-def zeroed_at_window_start(loader: Loader, accumulation_steps: int) -> None:
-    """zeroed_at_window_start: which is right, but for the tail."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        if i % accumulation_steps == 0:
-            optimizer.zero_grad()
-        (cross_entropy(model(x), y) / accumulation_steps).backward()
-        if (i + 1) % accumulation_steps == 0:
-            optimizer.step()
-
-
-def never_zeroed(loader: Loader, accumulation_steps: int) -> None:
-    """never_zeroed: neither is it at K = 1."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        (cross_entropy(model(x), y) / accumulation_steps).backward()
-        if (i + 1) % accumulation_steps == 0:
-            optimizer.step()
-
-
-def last_batch_misscaled(loader: Loader, accumulation_steps: int) -> None:
-    """last_batch_misscaled: the tail steps, divided by the full K."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        loss = cross_entropy(model(x), y)
-        loss = loss / accumulation_steps
-        loss.backward()
-        if ((i + 1) % accumulation_steps == 0) or (i + 1 == len(loader)):
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def last_batch_zeroed_every_iteration(loader: Loader, accumulation_steps: int) -> None:
-    """last_batch_zeroed_every_iteration: the same, cleared after every micro-batch."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        loss = cross_entropy(model(x), y)
-        loss = loss / accumulation_steps
-        loss.backward()
-        if ((i + 1) % accumulation_steps == 0) or (i + 1 == len(loader)):
-            optimizer.step()
-        optimizer.zero_grad()
 
 
 def after_the_loop(rest_by_k: bool, clip: float = 0.0, inside: bool = False) -> Loop:
@@ -242,7 +200,7 @@ def amp(clip_first: bool) -> Loop:
 
 
 def metrics(loader: Loader, accumulation_steps: int) -> None:
-    """metrics: losses and hits gathered beside the accumulation, which are right at any K."""
+    """metrics: losses and hits gathered next to the accumulation, which are right at any K."""
     model = model_of_3()
     optimizer = adam(model)
     total, hits, rows = 0.0, 0.0, 0
@@ -258,27 +216,6 @@ def metrics(loader: Loader, accumulation_steps: int) -> None:
             optimizer.zero_grad()
 
 
-def off_by_one(loader: Loader, accumulation_steps: int) -> None:
-    """class_trainer_off_by_one: the first window holds one micro-batch."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for i, (x, y) in enumerate(loader):
-        (cross_entropy(model(x), y) / accumulation_steps).backward()
-        if i % accumulation_steps == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def stepped_every_batch(loader: Loader, accumulation_steps: int) -> None:
-    """stepped_every_batch: the loss is divided, and every micro-batch steps."""
-    model = model_of_3()
-    optimizer = adam(model)
-    for x, y in loader:
-        (cross_entropy(model(x), y) / accumulation_steps).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def judged(loop: Loop, rows: int) -> tuple[Verdict, Compared]:
     each = [dict(loader=Loader(rows, size), accumulation_steps=k) for size, k in ((SIZE, K), (SIZE * K, 1))]
     result = compared_loop(loop, each)
@@ -290,32 +227,34 @@ def judged(loop: Loop, rows: int) -> tuple[Verdict, Compared]:
 @pytest.mark.parametrize(
     ("loop", "rows", "verdict", "codes"),
     [
-        (no_flush, ROWS, "deviates", {"GA301"}),
-        (no_flush, 45, "equivalent", set()),
+        ("basic_no_flush", ROWS, "deviates", {"GA301"}),
+        ("basic_no_flush", 45, "equivalent", set()),
         (flushed, ROWS, "equivalent", set()),
         (scaled_twice, 45, "deviates", {"GA102"}),
         (with_a_checkpoint, ROWS, "deviates", {"GA301"}),
         (with_a_checkpoint, 45, "equivalent", set()),
-        (unscaled, 45, "deviates", {"GA101"}),
-        (zeroed_after_backward, 45, "deviates", {"GA202"}),
-        (zeroed_every_batch, 45, "deviates", {"GA101", "GA201"}),
-        (zeroed_at_window_start, 45, "equivalent", set()),
-        (never_zeroed, 45, "deviates", {"GA203"}),
-        (last_batch_misscaled, ROWS, "deviates", {"GA103"}),
-        (last_batch_misscaled, 45, "equivalent", set()),
-        (last_batch_zeroed_every_iteration, ROWS, "deviates", {"GA103", "GA201"}),
+        ("unscaled", 45, "deviates", {"GA101"}),
+        ("zeroed_after_backward", 45, "deviates", {"GA202"}),
+        ("zeroed_every_batch_unscaled", 45, "deviates", {"GA101", "GA201"}),
+        ("zeroed_at_window_start", 45, "equivalent", set()),
+        ("never_zeroed", 45, "deviates", {"GA203"}),
+        ("last_batch_misscaled", ROWS, "deviates", {"GA103"}),
+        ("last_batch_misscaled", 45, "equivalent", set()),
+        ("last_batch_zeroed_every_iteration", ROWS, "deviates", {"GA103", "GA201"}),
         (after_the_loop(rest_by_k=True), ROWS, "deviates", {"GA103"}),
         (after_the_loop(rest_by_k=False), ROWS, "equivalent", set()),
         (after_the_loop(rest_by_k=False, clip=0.3), ROWS, "equivalent", set()),
         (after_the_loop(rest_by_k=False, clip=0.1, inside=True), ROWS, "deviates", {"GA401"}),
         (amp(clip_first=False), 45, "equivalent", set()),
         (metrics, 45, "equivalent", set()),
-        (off_by_one, 45, "deviates", {"GA301", "GA302"}),
-        (stepped_every_batch, 45, "deviates", {"GA304"}),
+        ("class_trainer_off_by_one", 45, "deviates", {"GA301", "GA302"}),
+        ("stepped_every_batch", 45, "deviates", {"GA304"}),
     ],
 )
-def test_each_loop_is_judged_as_its_fixture_says(loop: Loop, rows: int, verdict: str, codes: set[str]) -> None:
-    found, one = judged(loop, rows)
+def test_each_loop_is_judged_as_its_fixture_says(
+    loop: Loop | str, rows: int, verdict: str, codes: set[str], tmp_path: Path
+) -> None:
+    found, one = judged(counted(loop, tmp_path) if isinstance(loop, str) else loop, rows)
     assert found.value == verdict, one.reason
     assert one.watched is not None
     assert {d.mistake.code for d in one.watched.diagnosis if d.mistake.changes_gradient} == codes

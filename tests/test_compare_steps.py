@@ -80,7 +80,7 @@ def every_k_or_last(done: int, length: int, k: int) -> bool:
 
 
 def clearing(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """What is left of an epoch is thrown away."""
+    """What is left of an epoch is discarded."""
     optimizer.zero_grad()
 
 

@@ -145,7 +145,7 @@ def test_mean_of_means() -> None:
 
 @pytest.mark.parametrize("units", [(0, 3, 3), (0, 2, 4), (3, 0, 0)])
 def test_the_mean_of_no_units_takes_a_share_and_is_no_second_division(units: tuple[int, ...]) -> None:
-    """A third of the step goes to nothing: the others' units weigh 2/3 or so of what they should."""
+    """A third of the step goes to nothing: the others' units have about 2/3 of their weight."""
     events = [backward(i, 3, units=n) for i, n in enumerate(units)]
     assert codes([*events, step(), zero()]) == ["GA104"]
 
@@ -283,7 +283,7 @@ def test_clip_with_nothing_to_clip() -> None:
 def test_a_clip_behind_the_last_step() -> None:
     right = [*loop([4, 4], 4), backward(8, 4), backward(9, 4)]
     assert codes([*right, step(), clip(), zero()]) == codes([*right, step(), clip()]) == ["GA103", "GA402"]
-    # What is left of an epoch is there to be clipped, and so are gradients that nobody clears.
+    # What is left of an epoch is there to be clipped, and so are gradients that are never cleared.
     assert codes([*right, clip()]) == ["GA301"]
     assert codes([*loop([4, 4], 4, closing=(step(),)), clip()]) == ["GA203"]
     # What was cleared out of sight may have been filled out of sight.
@@ -389,7 +389,7 @@ def test_a_place_that_keeps_the_losses_of_a_pass() -> None:
     assert codes(passes(4, 4)) == []
     assert codes(passes(4)) == []
     assert codes(passes(0, 0)) == []
-    # Where passes are not told apart, it takes one step more, and a pass ends where less is held.
+    # Where passes are not distinguished, it takes one step more, and a pass ends where less is held.
     assert codes(passes(4, 8, epoch=None)) == []
     assert codes(passes(4, 8, 12, epoch=None)) == ["GA801"]
     assert codes(passes(4, 8, 12, 4, 8, 12, epoch=None)) == ["GA801"]
@@ -570,7 +570,7 @@ def test_where_k_changes_every_window_that_is_not_divided_is_reported() -> None:
 
 
 def test_a_sum_is_not_misscaled_in_a_shorter_window_of_as_many_units() -> None:
-    """Two micro-batches of 14 units weigh what four of 7 do: a constant divides both by the same large batch."""
+    """Two micro-batches of 14 units have the weight of four of 7: a constant divides both by the same large batch."""
     events = [*loop([4, 4], 28, reduction=Reduction.SUM)]
     events += [backward(batch, 28, units=14, reduction=Reduction.SUM) for batch in (8, 9)] + [step(), zero()]
     assert codes(events) == []

@@ -10,6 +10,7 @@ from traces import MODEL, at, backward, codes, loop, step, weights, zero
 
 from gradcheck_accum.diagnosis import diagnose
 from gradcheck_accum.ledger.events import (
+    Backward,
     Clip,
     Event,
     GraphsHeld,
@@ -24,7 +25,8 @@ from gradcheck_accum.ledger.events import (
     Unscale,
 )
 from gradcheck_accum.ledger.folding import fold
-from gradcheck_accum.ledger.ranks import joined
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.ranks import averages, joined
 from gradcheck_accum.ledger.weights import read_weights
 
 
@@ -69,11 +71,11 @@ def test_a_remainder_that_leaks_where_no_pass_is_known() -> None:
 @pytest.mark.parametrize(
     ("lengths", "divisors", "expected"),
     [
-        # Full windows weigh 1, the remainder 2/3 of it.
+        # Full windows have the weight 1, the remainder 2/3 of it.
         ((3, 3, 2), (3, 3, 3), ["GA103"]),
         # It is divided by its own length.
         ((3, 3, 2), (3, 3, 2), []),
-        # It weighs neither what K gives it nor 1.
+        # Its weight is neither what K gives it nor 1.
         ((3, 3, 2), (3, 3, 5), []),
     ],
 )
@@ -104,7 +106,7 @@ def test_passes_that_are_all_shorter_than_a_stated_k_hold_remainders_alone() -> 
     assert codes(passes_of([4, 5, 5], 5)) == ["GA302"]
     lost = [backward(40 + i, 5, units=6, epoch=3 + i) for i in range(2)]
     unknown = Opaque(where=at(30), stores=MODEL, reason=Reason("a call of helper, which is defined elsewhere"))
-    # Of what could not be followed nobody knows how long it is, whatever else was left over.
+    # The length of what could not be followed is unknown, whatever else was left over.
     assert "GA103" not in codes([*short, lost[0], unknown, zero(31), lost[1], zero(31)])
 
 
@@ -132,7 +134,7 @@ def test_a_step_before_the_first_backward_opens_no_short_window() -> None:
 
 
 def of_ranks(*units: Sequence[float], divisor: float) -> list[list[tuple[str, str]]]:
-    """What each rank is told of two windows, of which each rank's micro-batches hold these units."""
+    """What each rank records of two windows, of which each rank's micro-batches hold these units."""
     ledgers = []
     for own in units:
         events: list[Event] = []
@@ -146,7 +148,7 @@ def of_ranks(*units: Sequence[float], divisor: float) -> list[list[tuple[str, st
 
 
 def test_ranks_whose_micro_batches_are_alike_hold_unequal_numbers_of_units() -> None:
-    """15 and 27 units, and half of the gradient from each: a unit weighs 42 / 30 and 42 / 54 of what it should."""
+    """15 and 27 units, and half of the gradient from each: a unit has 42 / 30 and 42 / 54 of its weight."""
     for own, told in zip(("15, 27", "27, 15"), of_ranks([5, 5, 5], [9, 9, 9], divisor=3), strict=True):
         ((code, said),) = told
         assert code == "GA104"
@@ -173,7 +175,7 @@ def test_a_micro_batch_that_is_left_out_by_a_factor_of_0_takes_no_mean_of_means(
 
 @pytest.mark.parametrize("units", [(4, 6, 8), (8, 6, 4)])
 def test_a_micro_batch_that_weighs_nothing_is_left_out_of_what_is_uneven(units: Sequence[float]) -> None:
-    """Each is weighted by its share of the 18 units of the window, but for one in each that counts for nothing."""
+    """Each is weighted by its share of the 18 units of the window, except one in each, whose weight is 0."""
 
     def events(weighing: Callable[[float], float]) -> Iterator[Event]:
         for batch in range(9):
@@ -195,7 +197,7 @@ def test_a_micro_batch_that_weighs_nothing_is_left_out_of_what_is_uneven(units: 
 def test_what_weighs_nothing_adds_no_units_to_those_of_its_rank(
     units: list[float], left_out: list[int], held: list[str]
 ) -> None:
-    """Two micro-batches of as many units on each rank, of which the first rank's weigh nothing, or one of them."""
+    """Two micro-batches of as many units on each rank, of which the first rank's, or one of them, have the weight 0."""
     ledgers = []
     for rank, count in enumerate(units):
         events: list[Event] = []
@@ -229,7 +231,7 @@ def test_the_units_of_eight_ranks_are_spelled_out(ranks: int, ends: str) -> None
 
 
 def test_a_rank_without_any_units_takes_its_share_from_the_other() -> None:
-    """Half of the gradient comes from the mean of nothing, so that the other rank's units weigh half."""
+    """Half of the gradient comes from the mean of nothing, so that the other rank's units have half the weight."""
     for own, told in zip(("0, 2", "2, 0"), of_ranks([0, 0], [1, 1], divisor=2), strict=True):
         assert [(code, f"2 ranks hold {own} units" in said) for code, said in told] == [("GA104", True)]
 
@@ -350,7 +352,7 @@ def test_a_scale_that_is_divided_out_twice_before_the_next_update() -> None:
 
 
 def test_a_clip_of_gradients_that_wait_for_an_average_finds_none() -> None:
-    """fully_shard keeps those of two micro-batches beside .grad until the third averages."""
+    """fully_shard keeps those of two micro-batches outside .grad until the third averages."""
     clip = Clip(where=at(19), stores=MODEL)
     own = [replace(backward(i, 3, units=5, synced=i == 2), kept_apart=True) for i in range(3)]
     ((code, said, _),) = reported([own[0], clip, own[1], own[2], step(), zero()])
@@ -417,3 +419,55 @@ def test_a_sum_over_what_a_mask_leaves_of_each_micro_batch_is_a_mean() -> None:
         events += [step(), zero()]
     assert weights(events) == [[pytest.approx(4 / 3, abs=1e-6), 1.0, 0.8]] * 2
     assert codes(events) == ["GA104"]
+
+
+def test_a_backward_of_which_nothing_else_is_stated_is_of_one_rank_and_leaves_its_gradients_in_grad() -> None:
+    own = Backward(where=at(10), micro_batch=0, stores=MODEL, terms=(), synced=False)
+    assert not own.waits
+    assert not averages(Trace((own,)))
+
+
+def in_passes(*passes: Sequence[int]) -> list[Event]:
+    """Windows of these lengths in passes, of losses that are divided by 4."""
+    events: list[Event] = []
+    batches = iter(range(100))
+    for epoch, lengths in enumerate(passes):
+        for length in lengths:
+            events += [backward(next(batches), 4, epoch=epoch) for _ in range(length)] + [step(), zero()]
+    return events
+
+
+def found_in(events: Sequence[Event], **trace: object) -> list[tuple[str, tuple[int, ...]]]:
+    """The codes, each with the windows that show it."""
+    diagnosis = diagnose(fold(Trace(tuple(events), **trace)))  # type: ignore[arg-type]
+    return sorted((d.mistake.code, tuple(d.windows)) for d in diagnosis)
+
+
+def test_a_short_window_before_a_full_one_at_the_end_of_a_run_was_no_remainder() -> None:
+    events = [*loop([4, 3, 4, 4], 4)]
+    assert found_in(events) == [("GA303", (1,))]
+    # Where a run was stopped, the full window is not known to be its last.
+    assert found_in(events, complete=False) == [("GA103", (1,))]
+
+
+def test_the_first_window_of_a_run_completes_no_earlier_remainder() -> None:
+    assert found_in(in_passes([3, 2, 4, 4, 4], [4, 4, 4])) == [("GA303", (0, 1))]
+
+
+def test_a_boundary_that_is_off_by_one_leaves_remainders_too() -> None:
+    assert found_in(in_passes([3, 4, 4, 1], [3, 4, 4, 1])) == [("GA103", (3, 7)), ("GA302", (0,))]
+    assert found_in(in_passes([3, 4, 4, 4], [3, 4, 4, 4])) == [("GA302", (0,))]
+
+
+def test_windows_of_one_micro_batch_are_no_windows_from_the_second_on() -> None:
+    assert found_in(in_passes([4, 4, 1, 1, 1])) == [("GA304", (2, 3, 4))]
+    assert found_in(in_passes([4, 4, 1])) == [("GA103", (2,))]
+
+
+@pytest.mark.parametrize(("skips", "states_steps"), [(None, True), (at(5), False)])
+def test_a_skipped_micro_batch_needs_no_k_where_the_place_that_skips_is_known(
+    skips: Location | None, states_steps: bool
+) -> None:
+    (found,) = diagnose(fold(Trace(tuple(in_passes([4, 3, 4, 4])), skips_at=skips)))
+    assert (found.mistake.code, found.states_steps) == ("GA303", states_steps)
+    assert ("(at line 5)" in found.message) == (skips is not None)

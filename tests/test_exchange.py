@@ -35,6 +35,7 @@ from gradcheck_accum.verify.ranks import rank_report
 from gradcheck_accum.verify.ranks.folder import Folder
 from gradcheck_accum.verify.ranks.gathering import report_of_rank
 from gradcheck_accum.verify.ranks.launch import Launch
+from gradcheck_accum.verify.ranks.mailbox import LaunchError
 from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import Observation, observe
 
@@ -379,6 +380,22 @@ def test_what_an_optimizer_keeps_and_is_no_data_is_named(free: bool) -> None:
     else:
         assert "what the optimizer keeps cannot be passed to the other runs: a " in result.error
         assert "Evil" in result.error
+
+
+@pytest.mark.parametrize("kind", ["a directory that others may enter", "a link", "a file"])
+def test_ranks_meet_in_no_folder_that_others_may_write_to(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "ranks"
+    if kind == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        path.symlink_to("elsewhere")
+    elif kind == "a file":
+        path.write_text("")
+    else:
+        path.mkdir()
+        path.chmod(0o755)
+    with pytest.raises(LaunchError, match="ranks"):
+        Folder(path).enter(0)
+    assert not path.is_dir() or not list(path.iterdir())
 
 
 def test_nothing_in_the_package_reads_a_pickle() -> None:

@@ -1,4 +1,4 @@
-"""Every fixture: lint and verify say what the file beside it expects, and watching changes nothing."""
+"""Every fixture: lint and verify say what the file next to it expects, and watching changes nothing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_watching_leaves_the_final_weights_bit_for_bit(script: Path) -> None:
 
 
 def test_every_loop_that_peers_were_tried_on_gets_its_cause() -> None:
-    # benchmarks/verify_peers.py runs these as scripts; what verify says of each stands beside the fixture.
+    # benchmarks/verify_peers.py runs these as scripts; what verify says of each is in the file next to it.
     listed = runpy.run_path(str(FIXTURES.parent / "benchmarks" / "verify_peers.py"))["ROWS"]
     for row in listed:
         wanted = expected(FIXTURES / row.script)["verify"]

@@ -1,4 +1,4 @@
-"""What `equivalent` rests on where no large batch can be put together: a proof that samples are independent.
+"""What `equivalent` rests on where no large batch can be assembled: a proof that samples are independent.
 
 The gradients of the true large batches are worked out here, in float64, by the losses themselves on all samples at once
 or on each sample alone.
@@ -56,7 +56,7 @@ def codes(result: VerifyResult) -> set[str]:
     return {diagnosis.mistake.code for diagnosis in result.diagnosis}
 
 
-# Losses with the size of their batch written into what they make beside their data.
+# Losses with the size of their batch written into what they make in addition to their data.
 
 
 def simclr(model: nn.Module, x: torch.Tensor, other: torch.Tensor, _: torch.Tensor, __: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ def test_a_coupled_loss_that_is_not_divided_still_deviates(sizes: list[int]) -> 
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, {"GA101"}), result.reason
 
 
-# Losses of samples that are treated one by one, though they cannot be put together.
+# Losses of samples that are treated one by one, though they cannot be concatenated.
 
 
 def padded(count: int = 6, rows: int = ROWS) -> list[Batch]:
@@ -213,7 +213,7 @@ def test_packed_sequences_are_replaced_row_by_row(norm: nn.Module | None, verdic
 
 
 class Held:
-    """A batch of a kind that nobody knows."""
+    """A batch of an unknown kind."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x

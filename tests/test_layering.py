@@ -1,4 +1,4 @@
-"""The floors of the house: who may import whom, read off the source and seen in running interpreters."""
+"""The floors of the house: who may import whom, read from the source and seen in running interpreters."""
 
 from __future__ import annotations
 

@@ -148,3 +148,26 @@ for i, (x, y) in enumerate(loader):
         optimizer.zero_grad()
 """
     assert codes_in(source) == codes
+
+
+GROWING = """
+import numpy as np
+import torch.nn.functional as F
+
+def fit(net, dl, opt, nominal, size, warm, epochs):
+    every, n = max(round(nominal / size), 1), len(dl)
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(dl):
+            turn = i + n * epoch
+            if turn <= warm:
+                every = max(1, np.interp(turn, [0, warm], [1, nominal / size]).round())
+            (F.mse_loss(net(x), y) / every).backward()
+            if {test}:
+                opt.step()
+                opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("test", "codes"), [("turn % every == 0", ["GA302"]), ("(turn + 1) % every == 0", [])])
+def test_a_boundary_that_counts_to_a_k_which_grows_in_a_warm_up(test: str, codes: list[str]) -> None:
+    assert codes_in(GROWING.format(test=test)) == codes

@@ -32,7 +32,7 @@ GATHERED = {
     "list(filter(lambda p: p.requires_grad, nn.Sequential(body, head).parameters()))": True,
     "[]\nfor m in (body, head): params.extend(m.parameters())": True,
     "[]\nfor m in (body, head): params += list(m.parameters())": True,
-    # Nobody knows whose parameters these are.
+    # Whose parameters these are is unknown.
     "gather(body, head)": False,
     "list({id(p): p for m in (body, head) for p in m.parameters()}.values())": False,
 }
@@ -202,7 +202,7 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
         ("size", "place == size - 1", []),
         ("K", "place == size - 1", ["GA103"]),
         ("K", "True", ["GA304"]),
-        # Batches of 4, K = 4, and a boundary that nobody knows: it need not hold every time.
+        # Batches of 4, K = 4, and an unknown boundary: it need not hold every time.
         ("K", "is_boundary(i)", []),
         ("K", "i in boundaries", []),
         ("K", "boundaries[i]", []),

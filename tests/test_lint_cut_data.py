@@ -203,7 +203,7 @@ def train(model, optimizer):
         ("torch.randn(75, 3) @ torch.randn(3, 5)", []),
         ("torch.rand(75, 6).sum(dim=1)", []),
         ("torch.sin(torch.arange(71) * 0.3)", ["GA301"]),
-        # Of one row and of many: how many there are is not read off the first, and unknown is not seven.
+        # Of one row and of many: how many there are is not read from the first, and unknown is not seven.
         ("torch.rand(1, 75) + torch.rand(75, 1)", []),
     ],
 )

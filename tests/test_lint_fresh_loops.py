@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from labelled_loops import LabelledLoop, labelled_loops
 from loops_with_places import codes_in
 
 HEAD = """\
@@ -13,10 +14,8 @@ from torch import nn
 import torch.nn.functional as F
 
 """
-LOOPS: dict[str, tuple[list[str], str]] = {
-    "steps per epoch assert (right)": (
-        [],
-        """\
+LOOPS = labelled_loops("""\
+#: right: steps per epoch assert
 def fit(net, dl, opt, accumulate=6):
     n = len(dl)
     assert n % accumulate == 0, (n, accumulate)
@@ -25,11 +24,8 @@ def fit(net, dl, opt, accumulate=6):
         if b % accumulate == 0:
             opt.step()
             opt.zero_grad(set_to_none=True)
-""",
-    ),
-    "class counter (right)": (
-        [],
-        """\
+
+#: right: class counter
 class Learner:
     def __init__(self, net, opt, every):
         self.net, self.opt, self.every, self.calls = net, opt, every, 0
@@ -46,11 +42,8 @@ class Learner:
                 self.opt.step()
                 self.opt.zero_grad()
                 self.calls = 0
-""",
-    ),
-    "backbone head (right)": (
-        [],
-        """\
+
+#: right: backbone head
 def run(net, dl):
     slow, fast = [], []
     for key, w in net.named_parameters():
@@ -65,11 +58,8 @@ def run(net, dl):
                 o.step()
             for o in (o1, o2):
                 o.zero_grad()
-""",
-    ),
-    "factory (right)": (
-        [],
-        """\
+
+#: right: factory
 class Config:
     lr = 2e-4
 
@@ -86,11 +76,8 @@ def run(dl):
         if j % 3 == 2:
             opt_d.step()
             opt_d.zero_grad()
-""",
-    ),
-    "chunks (right)": (
-        [],
-        """\
+
+#: right: chunks
 net, opt = nn.Linear(9, 2), None
 opt = torch.optim.RMSprop(net.parameters())
 xs, ys = torch.randn(60, 9), torch.randn(60, 2)
@@ -102,11 +89,8 @@ for big in range(4):
         out = net(u[lo:hi])
         (F.mse_loss(out, t[lo:hi]) / 3).backward()
     opt.step()
-""",
-    ),
-    "polyak per step (right)": (
-        [],
-        """\
+
+#: right: polyak per step
 def run(q, target, dl, opt, tau=0.005):
     for j, (u, t) in enumerate(dl):
         F.mse_loss(q(u), t).backward()
@@ -115,11 +99,8 @@ def run(q, target, dl, opt, tau=0.005):
         with torch.no_grad():
             for a, b in zip(target.parameters(), q.parameters()):
                 a.mul_(1 - tau).add_(b, alpha=tau)
-""",
-    ),
-    "warmup per step (right)": (
-        [],
-        """\
+
+#: right: warmup per step
 def run(net, dl, opt, peak=0.3):
     assert len(dl) % 6 == 0
     done = 0
@@ -132,11 +113,8 @@ def run(net, dl, opt, peak=0.3):
         opt.step()
         opt.zero_grad()
         done += 1
-""",
-    ),
-    "skip uncounted (right)": (
-        [],
-        """\
+
+#: right: skip uncounted
 def run(net, dl, opt, rounds):
     kept = 0
     for _ in range(rounds):
@@ -149,11 +127,8 @@ def run(net, dl, opt, rounds):
             if kept % 5 == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "hard copy (right)": (
-        [],
-        """\
+
+#: right: hard copy
 def run(q, target, dl, opt):
     assert len(dl) % 2 == 0
     for j, (u, t) in enumerate(dl):
@@ -163,11 +138,8 @@ def run(q, target, dl, opt):
             opt.zero_grad()
         if j % 50 == 0:
             target.load_state_dict(q.state_dict())
-""",
-    ),
-    "retry (right)": (
-        [],
-        """\
+
+#: right: retry
 def run(net, dl, opt, rounds):
     ready = 0
     for _ in range(rounds):
@@ -183,11 +155,8 @@ def run(net, dl, opt, rounds):
             ready = 0
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "assert unscaled (wrong)": (
-        ["GA101"],
-        """\
+
+#: GA101: assert unscaled
 def fit(net, dl, opt, accumulate=6):
     assert len(dl) % accumulate == 0
     for b, (u, t) in enumerate(dl, 1):
@@ -195,11 +164,8 @@ def fit(net, dl, opt, accumulate=6):
         if b % accumulate == 0:
             opt.step()
             opt.zero_grad(set_to_none=True)
-""",
-    ),
-    "counter reset each epoch (wrong)": (
-        ["GA301"],
-        """\
+
+#: GA301: counter reset each epoch
 class Learner:
     def __init__(self, net, opt, every):
         self.net, self.opt, self.every = net, opt, every
@@ -214,11 +180,8 @@ class Learner:
                     self.opt.step()
                     self.opt.zero_grad()
                     calls = 0
-""",
-    ),
-    "head never cleared (wrong)": (
-        ["GA204"],
-        """\
+
+#: GA204: head never cleared
 def run(net, dl):
     slow, fast = [], []
     for key, w in net.named_parameters():
@@ -234,11 +197,8 @@ def run(net, dl):
             o1.step()
             o2.step()
             o1.zero_grad()
-""",
-    ),
-    "factory uncleared (wrong)": (
-        ["GA204"],
-        """\
+
+#: GA204: factory uncleared
 def adam(module):
     return torch.optim.Adam(module.parameters(), lr=2e-4)
 
@@ -252,11 +212,8 @@ def run(dl):
             a.step()
             b.step()
             b.zero_grad()
-""",
-    ),
-    "chunk sum over chunk (wrong)": (
-        ["GA101"],
-        """\
+
+#: GA101: chunk sum over chunk
 net = nn.Linear(9, 2)
 opt = torch.optim.RMSprop(net.parameters())
 xs, ys = torch.randn(60, 9), torch.randn(60, 2)
@@ -267,11 +224,8 @@ for big in range(4):
         hi = lo + 5
         F.mse_loss(net(u[lo:hi]), t[lo:hi]).backward()
     opt.step()
-""",
-    ),
-    "polyak each micro (wrong)": (
-        ["GA602"],
-        """\
+
+#: GA602: polyak each micro
 def soft(a, b, tau):
     with torch.no_grad():
         for p, q in zip(a.parameters(), b.parameters()):
@@ -285,11 +239,8 @@ def run(q, target, dl, opt, tau=0.005):
         if j % 2:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "decay each micro (wrong)": (
-        ["GA601"],
-        """\
+
+#: GA601: decay each micro
 def run(net, dl, opt):
     assert len(dl) % 6 == 0
     for j, (u, t) in enumerate(dl):
@@ -299,11 +250,8 @@ def run(net, dl, opt):
         if (j + 1) % 6 == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "skip counted (wrong)": (
-        ["GA303"],
-        """\
+
+#: GA303: skip counted
 def run(net, dl, opt):
     assert len(dl) % 5 == 0
     for j, (u, t) in enumerate(dl):
@@ -315,11 +263,8 @@ def run(net, dl, opt):
         if j % 5 == 4:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "ema list (wrong)": (
-        ["GA602"],
-        """\
+
+#: GA602: ema list
 def run(net, dl, opt):
     shadow = [w.detach().clone() for w in net.parameters()]
     assert len(dl) % 3 == 0
@@ -330,11 +275,8 @@ def run(net, dl, opt):
             opt.zero_grad()
         for s, w in zip(shadow, net.parameters()):
             s.mul_(0.98).add_(w.detach(), alpha=0.02)
-""",
-    ),
-    "oom counted (wrong)": (
-        ["GA303"],
-        """\
+
+#: GA303: oom counted
 def run(net, dl, opt):
     assert len(dl) % 7 == 0
     for j, (u, t) in enumerate(dl, start=1):
@@ -348,11 +290,9 @@ def run(net, dl, opt):
         if j % 7 == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-}
+""")
 
 
-@pytest.mark.parametrize(("expected", "loop"), LOOPS.values(), ids=LOOPS.keys())
-def test_a_loop_is_read_as_it_was_meant(expected: list[str], loop: str) -> None:
-    assert sorted(set(codes_in(HEAD + loop))) == expected
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_a_loop_is_read_as_it_was_meant(loop: LabelledLoop) -> None:
+    assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes

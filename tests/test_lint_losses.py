@@ -1,4 +1,4 @@
-"""lint on losses that are written by hand: undivided means are told, what may be no mean is not."""
+"""lint on losses that are written by hand: undivided means are reported, what may be no mean is not."""
 
 from __future__ import annotations
 

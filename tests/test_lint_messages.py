@@ -1,4 +1,4 @@
-"""What messages state: what the source shows is a fact, and what was assumed of it is said to be a condition."""
+"""What messages state: what the source shows is a fact, and what was assumed of it is stated as a condition."""
 
 from __future__ import annotations
 

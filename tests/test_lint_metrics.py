@@ -155,7 +155,7 @@ def test_a_weight_of_the_objective_divides_nothing(places: dict[str, str], flagg
             "each": ADD,
             "end": "print(running / len(loader))",
         },
-        # Not known to be a mean, not known to be shown, or told to be scaled.
+        # Not known to be a mean, not known to be shown, or known to be scaled.
         {"each": "running += loss.item() * len(x)", "end": "print(running / len(loader.dataset))"},
         {"each": ADD, "end": "print(math.exp(running / len(loader)))"},
         {"each": ADD, "end": "save(running / len(loader))"},

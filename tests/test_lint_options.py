@@ -1,4 +1,4 @@
-"""Options of a command line: what a program does as it is written, where nobody says otherwise."""
+"""Options of a command line: what a program does as it is written, unless the command line says otherwise."""
 
 from __future__ import annotations
 

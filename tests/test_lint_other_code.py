@@ -1,4 +1,4 @@
-"""What code of other people taught: each loop in words of our own, beside one that looks like it and is right."""
+"""What code of other people taught: each loop in words of our own, next to one that looks like it and is right."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def train(model, loader, optimizer, K, limit):
 
 
 def test_an_open_bound_beside_a_length_is_the_end_of_the_pass() -> None:
-    """Told once for all turns, "this is the last turn" was taken for a step at every one of them."""
+    """Answered once for all turns, "this is the last turn" was taken for a step at every one of them."""
     assert codes(LIMITED.format(divisor="K")) == ["GA103"]
 
 

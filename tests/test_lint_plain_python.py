@@ -134,7 +134,7 @@ for i, (x, y) in enumerate(DataLoader(first, batch_size=5)):
     [("[30, 10]", []), ("[35, 5]", ["GA301"]), ("[0.75, 0.25]", []), ("[0.5, 0.5]", ["GA301"]), ("[0, 40]", ["GA301"])],
 )
 def test_a_part_of_the_data_has_a_remainder_of_its_own(parts: str, expected: list[str]) -> None:
-    # Of a part that is empty as it is written, nobody knows what it will hold.
+    # Of a part that is empty as it is written, what it will hold is unknown.
     assert codes_in(HEAD + SPLIT.format(parts=parts)) == expected
 
 
@@ -193,7 +193,7 @@ def test_the_rows_of_every_batch_counted_in_a_list() -> None:
     assert found("(counts[i] * 3)") == []
     assert found("counts[i]") == ["GA101"]
     assert found("counts[i]", rows=40) == ["GA101", "GA301"]
-    # As many batches as nobody knows.
+    # An unknown number of batches.
     assert found("(counts[i] * 3)", data="read()") == ["GA301"]
 
 
@@ -218,7 +218,7 @@ def test_what_is_loaded_before_the_loop_is_its_data_and_no_micro_batch(home: str
     assert codes_in(source.format(scaling="")) == ["GA101", "GA301"]
 
 
-# What stands at a number of something unknown
+# What is at a number of something unknown
 
 
 PICKED = """\
@@ -234,7 +234,7 @@ def train(model, optimizer, feed, turns):
 
 @pytest.mark.parametrize("divisor", [2, 3, 6])
 def test_what_is_picked_of_something_that_changes_may_be_a_micro_batch(divisor: int) -> None:
-    """A window of three turns holds three micro-batches of two terms each, or six: nobody knows."""
+    """A window of three turns holds three micro-batches of two terms each, or six: which is unknown."""
     assert codes_in(HEAD + PICKED.format(divisor=divisor)) == []
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from labelled_loops import LabelledLoop, labelled_loops
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.sources.prefilter import may_train
@@ -16,11 +18,9 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 """
-LOOPS: dict[str, tuple[list[str], str]] = {
-    # K where the source gives it no value: the same binding divides the loss and decides on the step
-    "a setting of an imported module": (
-        ["GA301", "GA401"],
-        """\
+LOOPS = labelled_loops("""\
+## K where the source gives it no value: the same binding divides the loss and decides on the step
+#: GA301 GA401: a setting of an imported module
 import settings
 
 def fit(net, dl, opt):
@@ -31,27 +31,16 @@ def fit(net, dl, opt):
         if (i + 1) % settings.GRAD_EVERY == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "a setting of an imported module (right)": (
-        [],
-        """\
-import settings
 
-def fit(net, dl, opt):
-    assert len(dl) % settings.GRAD_EVERY == 0
-    for i, (u, t) in enumerate(dl):
-        loss = F.mse_loss(net(u), t) / settings.GRAD_EVERY
-        loss.backward()
-        if (i + 1) % settings.GRAD_EVERY == 0:
-            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
-            opt.step()
-            opt.zero_grad()
-""",
-    ),
-    "settings made of settings": (
-        ["GA101"],
-        """\
+#= right: a setting of an imported module
+ def fit(net, dl, opt):
++    assert len(dl) % settings.GRAD_EVERY == 0
+
+-        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+         if (i + 1) % settings.GRAD_EVERY == 0:
++            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+
+#: GA101: settings made of settings
 def main():
     parsed = argparse.ArgumentParser().parse_args()
     args = argparse.Namespace(**vars(parsed))
@@ -64,11 +53,8 @@ def main():
         if i % args.every == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "K computed from a world size, twice": (
-        ["GA102"],
-        """\
+
+#: GA102: K computed from a world size, twice
 ranks = int(os.environ["WORLD_SIZE"])
 window = 960 // (5 * ranks)
 net = nn.Linear(7, 2)
@@ -79,26 +65,12 @@ for _ in range(300):
         u, t = stream.next_batch()
         (F.mse_loss(net(u), t) / window / window).backward()
     opt.step()
-""",
-    ),
-    "K computed from a world size (right)": (
-        [],
-        """\
-ranks = int(os.environ["WORLD_SIZE"])
-window = 960 // (5 * ranks)
-net = nn.Linear(7, 2)
-opt = torch.optim.AdamW(net.parameters())
-for _ in range(300):
-    opt.zero_grad()
-    for _ in range(window):
-        u, t = stream.next_batch()
-        (F.mse_loss(net(u), t) / window).backward()
-    opt.step()
-""",
-    ),
-    "a counter that is handed in": (
-        ["GA101", "GA301"],
-        """\
+
+#= right: K computed from a world size
+-        (F.mse_loss(net(u), t) / window / window).backward()
++        (F.mse_loss(net(u), t) / window).backward()
+
+#: GA101 GA301: a counter that is handed in
 def one_round(net, dl, opt, args, seen):
     opt.zero_grad()
     for u, t in dl:
@@ -108,11 +80,8 @@ def one_round(net, dl, opt, args, seen):
             opt.zero_grad()
         seen += 1
     return seen
-""",
-    ),
-    "a counter that is handed in and goes on (right)": (
-        [],
-        """\
+
+#: right: a counter that is handed in and goes on
 def one_round(net, dl, opt, args, seen):
     for u, t in dl:
         (F.mse_loss(net(u), t) / args.every).backward()
@@ -121,11 +90,8 @@ def one_round(net, dl, opt, args, seen):
             opt.step()
             opt.zero_grad()
     return seen
-""",
-    ),
-    "a counter that an object keeps (right)": (
-        [],
-        """\
+
+#: right: a counter that an object keeps
 def one_round(net, dl, opt, params):
     opt.zero_grad()
     for u, t in dl:
@@ -134,24 +100,12 @@ def one_round(net, dl, opt, params):
         if params.seen % params.every == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "a counter that an object keeps": (
-        ["GA101"],
-        """\
-def one_round(net, dl, opt, params):
-    opt.zero_grad()
-    for u, t in dl:
-        params.seen += 1
-        F.mse_loss(net(u), t).backward()
-        if params.seen % params.every == 0:
-            opt.step()
-            opt.zero_grad()
-""",
-    ),
-    "a counter that is handed in, tested as it is (right)": (
-        [],
-        """\
+
+#= GA101: a counter that an object keeps
+-        (F.mse_loss(net(u), t) / params.every).backward()
++        F.mse_loss(net(u), t).backward()
+
+#: right: a counter that is handed in, tested as it is
 def one_round(net, dl, opt, args, seen):
     for u, t in dl:
         (F.mse_loss(net(u), t) / args.every).backward()
@@ -160,11 +114,8 @@ def one_round(net, dl, opt, args, seen):
             opt.zero_grad()
         seen += 1
     return seen
-""",
-    ),
-    "the last turn by a number of batches": (
-        ["GA103"],
-        """\
+
+#: GA103: the last turn by a number of batches
 def fit(net, dl, opt, args):
     num_batches = dl.num_batches
     for i, (u, t) in enumerate(dl):
@@ -172,12 +123,9 @@ def fit(net, dl, opt, args):
         if (i + 1) % args.every == 0 or i == num_batches - 1:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    # Data parallel training: what is decided after forward is decided too late
-    "synchronisation chosen after forward": (
-        ["GA702"],
-        """\
+
+## Data parallel training: what is decided after forward is decided too late
+#: GA702: synchronisation chosen after forward
 net = nn.parallel.DistributedDataParallel(nn.Linear(7, 2))
 opt = torch.optim.AdamW(net.parameters())
 window = total // (rows * int(os.environ["WORLD_SIZE"]))
@@ -189,27 +137,13 @@ for _ in range(300):
         net.require_backward_grad_sync = j == window - 1
         loss.backward()
     opt.step()
-""",
-    ),
-    "synchronisation chosen before forward (right)": (
-        [],
-        """\
-net = nn.parallel.DistributedDataParallel(nn.Linear(7, 2))
-opt = torch.optim.AdamW(net.parameters())
-window = total // (rows * int(os.environ["WORLD_SIZE"]))
-for _ in range(300):
-    opt.zero_grad()
-    for j in range(window):
-        u, t = stream.next_batch()
-        net.require_backward_grad_sync = j == window - 1
-        loss = F.mse_loss(net(u), t) / window
-        loss.backward()
-    opt.step()
-""",
-    ),
-    "forward past the wrapper": (
-        ["GA702"],
-        """\
+
+#= right: synchronisation chosen before forward
++        net.require_backward_grad_sync = j == window - 1
+         loss = F.mse_loss(net(u), t) / window
+-        net.require_backward_grad_sync = j == window - 1
+
+#: GA702: forward past the wrapper
 from torch.nn.parallel import DistributedDataParallel
 
 net = DistributedDataParallel(nn.Linear(7, 2))
@@ -221,30 +155,18 @@ for i, (u, t) in enumerate(dl, 1):
     if i % 3 == 0:
         opt.step()
         opt.zero_grad()
-""",
-    ),
-    "only what makes no graphs goes past the wrapper (right)": (
-        ["GA701"],
-        """\
-from torch.nn.parallel import DistributedDataParallel
 
-net = DistributedDataParallel(nn.Linear(7, 2))
-opt = torch.optim.AdamW(net.parameters())
-assert len(dl) % 3 == 0
-for i, (u, t) in enumerate(dl, 1):
-    loss = F.mse_loss(net(u), t) / 3
-    with torch.no_grad():
-        print(F.l1_loss(net.module(u), t))
-    loss.backward()
-    if i % 3 == 0:
-        opt.step()
-        opt.zero_grad()
-""",
-    ),
-    # What scales, clips and steps in one call
-    "a scaler that is told to step": (
-        ["GA101", "GA301"],
-        """\
+#= GA701: only what makes no graphs goes past the wrapper (right)
+-inner = net.module if isinstance(net, DistributedDataParallel) else net
+
+-    (F.mse_loss(inner(u), t) / 3).backward()
++    loss = F.mse_loss(net(u), t) / 3
++    with torch.no_grad():
++        print(F.l1_loss(net.module(u), t))
++    loss.backward()
+
+## What scales, clips and steps in one call
+#: GA101 GA301: a scaler that is told to step
 def fit(net, dl, opt, loss_scaler, args):
     opt.zero_grad()
     for i, (u, t) in enumerate(dl):
@@ -253,11 +175,8 @@ def fit(net, dl, opt, loss_scaler, args):
         loss_scaler(loss, opt, parameters=net.parameters(), update_grad=ends)
         if ends:
             opt.zero_grad()
-""",
-    ),
-    "a scaler that is told to step, in whole windows (right)": (
-        [],
-        """\
+
+#: right: a scaler that is told to step, in whole windows
 def fit(net, dl, opt, loss_scaler, args):
     opt.zero_grad()
     for i, (u, t) in enumerate(dl):
@@ -268,12 +187,9 @@ def fit(net, dl, opt, loss_scaler, args):
         loss_scaler(loss, opt, parameters=net.parameters(), need_update=(i + 1) % args.accum_iter == 0)
         if (i + 1) % args.accum_iter == 0:
             opt.zero_grad()
-""",
-    ),
-    # Optimizers whose origin is not PyTorch
-    "an optimizer that runs backward": (
-        ["GA301"],
-        """\
+
+## Optimizers whose origin is not PyTorch
+#: GA301: an optimizer that runs backward
 def fit(net, dl, args):
     opt = FP16_Optimizer(FusedAdam(net.parameters()))
     for _ in range(args.epochs):
@@ -283,11 +199,8 @@ def fit(net, dl, args):
             if (i + 1) % args.every == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "an optimizer of the file's own": (
-        ["GA101"],
-        """\
+
+#: GA101: an optimizer of the file's own
 class Warm(torch.optim.Optimizer):
     def __init__(self, weights, lr=0.1):
         super().__init__(weights, dict(lr=lr))
@@ -308,11 +221,8 @@ for i, (u, t) in enumerate(dl, 1):
     if i % 3 == 0:
         opt.step()
         opt.zero_grad()
-""",
-    ),
-    "a module of Lightning's that inherits": (
-        ["GA101", "GA301", "GA401"],
-        """\
+
+#: GA101 GA301 GA401: a module of Lightning's that inherits
 import pytorch_lightning as pl
 
 class Judge(pl.LightningModule):
@@ -337,11 +247,8 @@ class Learner(Judge):
         if (batch_idx + 1) % self.every == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "a step that Ignite drives": (
-        ["GA101", "GA401"],
-        """\
+
+#: GA101 GA401: a step that Ignite drives
 from ignite.engine import Engine, Events
 
 def train(args):
@@ -359,34 +266,16 @@ def train(args):
 
     trainer = Engine(update)
     trainer.run(loader, max_epochs=args.epochs)
-""",
-    ),
-    "a step that Ignite drives (right)": (
-        [],
-        """\
-from ignite.engine import Engine, Events
 
-def train(args):
-    net = nn.Linear(7, 2)
-    opt = torch.optim.AdamW(net.parameters())
-    loader = make_loader(args)
+#= right: a step that Ignite drives
+-        F.mse_loss(net(u), t).backward()
+-        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
++        (F.mse_loss(net(u), t) / args.every).backward()
+         if engine.state.iteration % args.every == 0:
++            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
 
-    def update(engine, batch):
-        u, t = batch
-        (F.mse_loss(net(u), t) / args.every).backward()
-        if engine.state.iteration % args.every == 0:
-            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
-            opt.step()
-            opt.zero_grad()
-
-    trainer = Engine(update)
-    trainer.run(loader, max_epochs=args.epochs)
-""",
-    ),
-    # Loops that a reading does not enter, or never leaves
-    "a list that a loop of unknown length fills": (
-        ["GA301"],
-        """\
+## Loops that a reading does not enter, or never leaves
+#: GA301: a list that a loop of unknown length fills
 def main(args, net, opt):
     rows = []
     for line in open(args.path):
@@ -403,11 +292,8 @@ def main(args, net, opt):
             if (i + 1) % args.every == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "a loop within that labels tokens": (
-        ["GA103"],
-        """\
+
+#: GA103: a loop within that labels tokens
 def fit(net, dl, opt, args):
     for i, (u, t) in enumerate(dl):
         for row in range(t.shape[0]):
@@ -419,12 +305,9 @@ def fit(net, dl, opt, args):
         if (i + 1) % args.every == 0 or i + 1 == len(dl):
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    # Data made by hand: how many micro-batches there are
-    "rows that are cut along with others (right)": (
-        [],
-        """\
+
+## Data made by hand: how many micro-batches there are
+#: right: rows that are cut along with others
 rows = torch.randn(45, 6, 8)
 tags = rows[..., :3].argmax(-1)
 net = nn.Linear(8, 3)
@@ -435,27 +318,15 @@ for _ in range(2):
         if i % 3 == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "rows that are cut along with others": (
-        ["GA301"],
-        """\
-rows = torch.randn(35, 6, 8)
-tags = rows[..., :3].argmax(-1)
-net = nn.Linear(8, 3)
-opt = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(2):
-    opt.zero_grad()
-    for i, (u, t) in enumerate(zip(torch.split(rows, 5), torch.split(tags, 5)), 1):
-        (F.cross_entropy(net(u).flatten(0, 1), t.flatten()) / 3).backward()
-        if i % 3 == 0:
-            opt.step()
-            opt.zero_grad()
-""",
-    ),
-    "a generator that hands on another's pieces (right)": (
-        [],
-        """\
+
+#= GA301: rows that are cut along with others
+-rows = torch.randn(45, 6, 8)
++rows = torch.randn(35, 6, 8)
+
+ for _ in range(2):
++    opt.zero_grad()
+
+#: right: a generator that hands on another's pieces
 def pieces(rows, passes):
     for _ in range(passes):
         yield from rows.split(6)
@@ -468,11 +339,8 @@ for n, piece in enumerate(pieces(rows, passes=2)):
     if n % 3 == 2:
         opt.step()
         opt.zero_grad()
-""",
-    ),
-    "batches that are left out by what is in them (right)": (
-        [],
-        """\
+
+#: right: batches that are left out by what is in them
 def batches():
     for i in range(14):
         labels = torch.randint(0, 8, (5, 7))
@@ -489,11 +357,8 @@ for words, labels in batches():
     if used % 3 == 0:
         opt.step()
         opt.zero_grad()
-""",
-    ),
-    "tasks by their names (right)": (
-        [],
-        """\
+
+#: right: tasks by their names
 heads = {"degree": 1, "kind": 3, "flag": 1}
 net = Net(heads)
 opt = torch.optim.Adam(net.parameters(), lr=0.1)
@@ -504,11 +369,8 @@ for _ in range(9):
         loss = F.mse_loss(net.heads[name](hidden), targets[name]) / len(heads)
         loss.backward(retain_graph=k < 2)
     opt.step()
-""",
-    ),
-    "one term of the objective is divided by K (right)": (
-        [],
-        """\
+
+#: right: one term of the objective is divided by K
 from itertools import combinations
 
 K = 4
@@ -531,11 +393,8 @@ for u in torch.randn(18, 7).split(3):
     i += 1
     if i % K == 0:
         print(i, loss.item())
-""",
-    ),
-    "constants of a class in one line": (
-        ["GA101"],
-        """\
+
+#: GA101: constants of a class in one line
 class Detector:
     BOX, KIND = 1.7, 0.3
 
@@ -551,11 +410,8 @@ class Detector:
             if i % self.every == 0:
                 self.opt.step()
                 self.opt.zero_grad()
-""",
-    ),
-    "a counter that a class holds": (
-        ["GA103"],
-        """\
+
+#: GA103: a counter that a class holds
 class Window:
     open = 0
 
@@ -575,23 +431,17 @@ for _ in range(2):
             step()
     if Window.open > 0:
         step()
-""",
-    ),
-    # One mistake that brings another with it is told once
-    "clearing at every micro-batch loses the remainder too": (
-        ["GA201"],
-        """\
+
+## One mistake that brings another with it is reported once
+#: GA201: clearing at every micro-batch loses the remainder too
 def fit(net, dl, opt, args):
     for i, (u, t) in enumerate(dl):
         opt.zero_grad()
         (F.mse_loss(net(u), t) / args.every).backward()
         if (i + 1) % args.every == 0:
             opt.step()
-""",
-    ),
-    "a remainder of a longer K is cleared as the next pass begins": (
-        ["GA301"],
-        """\
+
+#: GA301: a remainder of a longer K is cleared as the next pass begins
 net = nn.Linear(7, 2)
 opt = torch.optim.SGD(net.parameters(), lr=0.1)
 rows = torch.randn(30, 7)
@@ -603,12 +453,9 @@ for epoch in range(3):
         if i % k == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    # K that grows while training warms up: what the loop comes to is read
-    "K that grows during a warm-up": (
-        ["GA301"],
-        """\
+
+## K that grows while training warms up: what the loop comes to is read
+#: GA301: K that grows during a warm-up
 def run(net, dl, opt, args):
     every = max(1, args.whole // args.part)
     per_pass = len(dl)
@@ -622,11 +469,8 @@ def run(net, dl, opt, args):
             if j % every == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "K that grows during a warm-up (right)": (
-        [],
-        """\
+
+#: right: K that grows during a warm-up
 def run(net, dl, opt, args):
     every = max(1, args.whole // args.part)
     assert len(dl) % every == 0
@@ -639,11 +483,8 @@ def run(net, dl, opt, args):
             if j % every == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "a setting that is compared with a number is no phase": (
-        ["GA101"],
-        """\
+
+#: GA101: a setting that is compared with a number is no phase
 def run(net, dl, opt, every=1):
     for j, (u, t) in enumerate(dl, 1):
         loss = F.mse_loss(net(u), t)
@@ -655,12 +496,9 @@ def run(net, dl, opt, every=1):
         else:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    # a branch that does not accumulate, or scales nothing, has no voice in what it cannot show
-    "cleared at every turn, in the branch that accumulates": (
-        ["GA201"],
-        """\
+
+## a branch that does not accumulate, or scales nothing, has no voice in what it cannot show
+#: GA201: cleared at every turn, in the branch that accumulates
 def run(net, dl, opt, scaler, args):
     assert len(dl) % args.every == 0
     for i, (u, t) in enumerate(dl):
@@ -674,11 +512,8 @@ def run(net, dl, opt, scaler, args):
             (loss / args.every).backward()
             if (i + 1) % args.every == 0:
                 opt.step()
-""",
-    ),
-    "cleared at every turn, where it steps at every turn (right)": (
-        [],
-        """\
+
+#: right: cleared at every turn, where it steps at every turn
 def run(net, dl, opt, args):
     assert len(dl) % args.every == 0
     for i, (u, t) in enumerate(dl):
@@ -693,11 +528,8 @@ def run(net, dl, opt, args):
             if (i + 1) % args.every == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "a clip that serves both with a scaler and without": (
-        ["GA501"],
-        """\
+
+#: GA501: a clip that serves both with a scaler and without
 def run(net, dl, opt, scaler, args):
     assert len(dl) % args.every == 0
     for i, (u, t) in enumerate(dl):
@@ -714,35 +546,14 @@ def run(net, dl, opt, scaler, args):
             else:
                 opt.step()
             opt.zero_grad()
-""",
-    ),
-    "a clip that serves both with a scaler and without (right)": (
-        [],
-        """\
-def run(net, dl, opt, scaler, args):
-    assert len(dl) % args.every == 0
-    for i, (u, t) in enumerate(dl):
-        loss = F.mse_loss(net(u), t) / args.every
-        if args.half:
-            scaler.scale(loss).backward()
-        else:
-            loss.backward()
-        if (i + 1) % args.every == 0:
-            if args.half:
-                scaler.unscale_(opt)
-            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
-            if args.half:
-                scaler.step(opt)
-                scaler.update()
-            else:
-                opt.step()
-            opt.zero_grad()
-""",
-    ),
-    # what a scenario could not follow is no opinion: an engine's branch beside a plain one
-    "a branch for an engine beside a plain one": (
-        ["GA302"],
-        """\
+
+#= right: a clip that serves both with a scaler and without
+         if (i + 1) % args.every == 0:
++            if args.half:
++                scaler.unscale_(opt)
+
+## what a scenario could not follow is no opinion: an engine's branch and a plain one
+#: GA302: a branch for an engine beside a plain one
 import deepspeed
 
 def run(net, dl, opt, args):
@@ -758,12 +569,9 @@ def run(net, dl, opt, args):
         if i % args.every == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    # answers that change nothing are not asked for together before those that may change something
-    "a clip behind many answers that change nothing": (
-        ["GA401"],
-        """\
+
+## answers that change nothing are not asked for together before those that may change something
+#: GA401: a clip behind many answers that change nothing
 def run(net, dl, opt, args, log):
     assert len(dl) % args.every == 0
     most = None if args.most is None else args.most
@@ -784,12 +592,9 @@ def run(net, dl, opt, args, log):
         if (i + 1) % args.every == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    # what a method sets anew on its class is a setting, whatever stands in the class's body
-    "K that is configured on the class": (
-        ["GA101", "GA301", "GA302"],
-        """\
+
+## what a method sets again on its class is a setting, whatever the class's body has
+#: GA101 GA301 GA302: K that is configured on the class
 class Coach:
     every = 1
 
@@ -810,11 +615,8 @@ class Coach:
         if moves:
             self.opt.step()
             self.opt.zero_grad()
-""",
-    ),
-    "K that is 1 on the class (right)": (
-        [],
-        """\
+
+#: right: K that is 1 on the class
 class Coach:
     every = 1
 
@@ -828,12 +630,9 @@ class Coach:
             if i % self.every == 0:
                 self.opt.step()
                 self.opt.zero_grad()
-""",
-    ),
-    # an optimizer that came from elsewhere is what the scaler is given
-    "a scaler that is given an optimizer from elsewhere": (
-        ["GA301"],
-        """\
+
+## an optimizer that came from elsewhere is what the scaler is given
+#: GA301: a scaler that is given an optimizer from elsewhere
 from elsewhere import ScaledStep, groups_of
 
 def main(net, dl, args):
@@ -850,34 +649,13 @@ def epochs(net, dl, args, optimizer, scaler):
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
-""",
-    ),
-    "a scaler that is given an optimizer from elsewhere (right)": (
-        [],
-        """\
-from elsewhere import ScaledStep, groups_of
 
-def main(net, dl, args):
-    optimizer = ScaledStep(groups_of(net, args), lr=0.1)
-    scaler = torch.amp.GradScaler()
-    epochs(net, dl, args, optimizer, scaler)
+#= right: a scaler that is given an optimizer from elsewhere
+ def epochs(net, dl, args, optimizer, scaler):
++    assert len(dl) % args.every == 0
 
-def epochs(net, dl, args, optimizer, scaler):
-    assert len(dl) % args.every == 0
-    for _ in range(args.epochs):
-        optimizer.zero_grad()
-        for i, (u, t) in enumerate(dl):
-            scaler.scale(F.mse_loss(net(u), t) / args.every).backward()
-            if i % args.every == args.every - 1:
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-""",
-    ),
-    # K as the framework's own object has it
-    "K that is asked of the accelerator": (
-        ["GA302"],
-        """\
+## K as the framework's own object has it
+#: GA302: K that is asked of the accelerator
 from accelerate import Accelerator
 
 def main(net, opt, dl, config):
@@ -889,11 +667,8 @@ def main(net, opt, dl, config):
         if i % accelerator.gradient_accumulation_steps == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "an average that moves outside what an accelerator with options of its caller gates": (
-        ["GA602"],
-        """\
+
+#: GA602: an average that moves outside what an accelerator with options of its caller gates
 from accelerate import Accelerator
 from ema_pytorch import EMA
 
@@ -911,35 +686,14 @@ class Coach:
                 self.opt.step()
                 self.opt.zero_grad()
             self.mean_net.update()
-""",
-    ),
-    "an average that moves where an accelerator with options of its caller steps (right)": (
-        [],
-        """\
-from accelerate import Accelerator
-from ema_pytorch import EMA
 
-class Coach:
-    def __init__(self, net, opt, options):
-        self.accelerator = Accelerator(log_with="all", **options)
-        self.mean_net = EMA(net, include_online_model=False)
-        self.net, self.opt = self.accelerator.prepare(net, opt)
+#= right: an average that moves where an accelerator with options of its caller steps
+-            self.mean_net.update()
++            if self.accelerator.sync_gradients:
++                self.mean_net.update()
 
-    def go(self, dl):
-        dl = self.accelerator.prepare(dl)
-        for u, t in dl:
-            with self.accelerator.accumulate(self.net):
-                self.accelerator.backward(F.mse_loss(self.net(u), t))
-                self.opt.step()
-                self.opt.zero_grad()
-            if self.accelerator.sync_gradients:
-                self.mean_net.update()
-""",
-    ),
-    # each mistake shows beside another: what is cleared in between does not make a clip at every micro-batch right
-    "a clip at every micro-batch, before each of which it is cleared": (
-        ["GA201", "GA401"],
-        """\
+## each mistake shows next to another: what is cleared in between does not make a clip at every micro-batch right
+#: GA201 GA401: a clip at every micro-batch, before each of which it is cleared
 def run(net, dl, opt, args):
     assert len(dl) % args.every == 0
     for i, (u, t) in enumerate(dl, 1):
@@ -948,24 +702,13 @@ def run(net, dl, opt, args):
         nn.utils.clip_grad_norm_(net.parameters(), 0.7)
         if i % args.every == 0:
             opt.step()
-""",
-    ),
-    "a clip once per window that is cleared at every micro-batch": (
-        ["GA201"],
-        """\
-def run(net, dl, opt, args):
-    assert len(dl) % args.every == 0
-    for i, (u, t) in enumerate(dl, 1):
-        opt.zero_grad()
-        (F.mse_loss(net(u), t) / args.every).backward()
-        if i % args.every == 0:
-            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
-            opt.step()
-""",
-    ),
-    "a clip of gradients that only perturb the data (right)": (
-        [],
-        """\
+
+#= GA201: a clip once per window that is cleared at every micro-batch
+-        nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+         if i % args.every == 0:
++            nn.utils.clip_grad_norm_(net.parameters(), 0.7)
+
+#: right: a clip of gradients that only perturb the data
 def run(net, dl, opt, args):
     assert len(dl) % args.every == 0
     for i, (u, t) in enumerate(dl, 1):
@@ -983,12 +726,9 @@ def attack(net, u, t, opt, turns):
         u.data.add_(u.grad.sign())
         opt.zero_grad()
     return u
-""",
-    ),
-    # a division that is at least one cannot undo another: two by K are one too many, whatever else divides
-    "a loss of rows and labels that is divided by K, and again by the framework": (
-        ["GA102"],
-        """\
+
+## a division that is at least one cannot undo another: two by K are one too many, whatever else divides
+#: GA102: a loss of rows and labels that is divided by K, and again by the framework
 from accelerate import Accelerator
 
 def main(net, opt, dl, config):
@@ -1005,31 +745,14 @@ def main(net, opt, dl, config):
         if i % config.every == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    "a loss of rows and labels that the framework divides by K (right)": (
-        [],
-        """\
-from accelerate import Accelerator
 
-def main(net, opt, dl, config):
-    accelerator = Accelerator(gradient_accumulation_steps=config.every)
-    net, opt, dl = accelerator.prepare(net, opt, dl)
-    assert len(dl) % config.every == 0
-    for i, (u, t, held) in enumerate(dl, 1):
-        out = net(u).logits
-        rows, width, _ = out.shape
-        each = -(F.log_softmax(out, -1).gather(-1, t) * held).sum(dim=1) / width
-        loss = each.sum() / rows
-        accelerator.backward(loss)
-        if i % config.every == 0:
-            opt.step()
-            opt.zero_grad()
-""",
-    ),
-    "a loss that is divided by K twice and multiplied by what may be K (right)": (
-        [],
-        """\
+#= right: a loss of rows and labels that the framework divides by K
+-        each = -(F.log_softmax(out, -1).gather(-1, t) * held).sum(dim=1) / held.sum(dim=1).clamp(min=1)
++        each = -(F.log_softmax(out, -1).gather(-1, t) * held).sum(dim=1) / width
+         loss = each.sum() / rows
+-        loss = loss / config.every
+
+#: right: a loss that is divided by K twice and multiplied by what may be K
 from accelerate import Accelerator
 
 def main(net, opt, dl, config, gain):
@@ -1042,12 +765,9 @@ def main(net, opt, dl, config, gain):
         if i % config.every == 0:
             opt.step()
             opt.zero_grad()
-""",
-    ),
-    # how long a pass is, is the source's to say: a class that gives batches for ever, and one that was made of it
-    "data of a class of its own that end": (
-        ["GA301"],
-        """\
+
+## how long a pass is, is the source's to say: a class that gives batches for ever, and one that was made of it
+#: GA301: data of a class of its own that end
 class Batches:
     def __init__(self, rows, size):
         self.rows, self.size = rows, size
@@ -1065,11 +785,8 @@ def main(net, rows, opt, args):
             if i % args.every == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "data of a class of its own that never end (right)": (
-        [],
-        """\
+
+#: right: data of a class of its own that never end
 class Mixed:
     def __init__(self, loaders):
         self.loaders = loaders
@@ -1107,20 +824,17 @@ def main(net, loaders, opt, args):
             opt.zero_grad()
         if i >= args.most:
             break
-""",
-    ),
-}
+""")
 
 
-@pytest.mark.parametrize("name", LOOPS)
-def test_what_real_code_taught_is_found_and_nothing_else(name: str) -> None:
-    codes, source = LOOPS[name]
-    assert sorted({f.mistake.code for f in lint_source(HEAD + source, "loop.py")}) == codes
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_what_real_code_taught_is_found_and_nothing_else(loop: LabelledLoop) -> None:
+    assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes
 
 
 def test_a_computed_k_is_shown_as_it_is_computed() -> None:
-    _, source = LOOPS["K computed from a world size, twice"]
-    (finding,) = lint_source(HEAD + source, "loop.py")
+    (loop,) = (loop for loop in LOOPS if loop.name == "K computed from a world size, twice")
+    (finding,) = lint_source(HEAD + loop.source, "loop.py")
     assert "960 // (5 * ranks)" in finding.message
     assert "ranks as" not in finding.message
 

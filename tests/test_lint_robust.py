@@ -1,9 +1,8 @@
-"""lint on programs that nobody wrote: it says what it finds, or that it cannot tell, and never falls over."""
+"""lint on generated programs: it says what it finds, or that it cannot tell, and never falls over."""
 
 from __future__ import annotations
 
 import ast
-import copy
 import json
 import random
 import sys
@@ -11,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from fuzz_lint import mutated
 from loops_with_places import codes_in
 
 from gradcheck_accum.cli import main
@@ -38,32 +38,6 @@ def train(model, loader, optimizer, criterion, K):
 """
 
 
-def _lists(tree: ast.AST) -> list[list[ast.AST]]:
-    values = [getattr(node, name, None) for node in ast.walk(tree) for name in node._fields]
-    return [value for value in values if isinstance(value, list) and value and isinstance(value[0], ast.AST)]
-
-
-def _mutate(program: ast.Module, pool: list[ast.AST], rng: random.Random) -> str:
-    """A program with a few of its pieces dropped, doubled, swapped or replaced by pieces of others."""
-    tree = copy.deepcopy(program)
-    for _ in range(rng.randint(1, 5)):
-        items = rng.choice(_lists(tree))
-        if not items:
-            continue
-        here, there = rng.randrange(len(items)), rng.randrange(len(items))
-        match rng.randrange(4):
-            case 0:
-                del items[here]
-            case 1:
-                items.insert(there, copy.deepcopy(items[here]))
-            case 2:
-                items[here], items[there] = items[there], items[here]
-            case 3:
-                kind = ast.stmt if isinstance(items[here], ast.stmt) else ast.expr
-                items[here] = copy.deepcopy(next(n for n in rng.sample(pool, len(pool)) if isinstance(n, kind)))
-    return ast.unparse(ast.fix_missing_locations(tree))
-
-
 @pytest.mark.slow
 def test_mutants_of_training_loops_are_analysed_or_refused() -> None:
     rng = random.Random(0)
@@ -72,7 +46,7 @@ def test_mutants_of_training_loops_are_analysed_or_refused() -> None:
     analysed = 0
     for _ in range(MUTANTS):
         try:
-            source = _mutate(rng.choice(trees), pool, rng)
+            source = mutated(rng.choice(trees), pool, rng)
         except (ValueError, AttributeError, TypeError, IndexError, KeyError):
             continue  # the pieces do not fit together: not a program
         try:

@@ -1,4 +1,4 @@
-"""The grad scaler's order: what PyTorch itself refuses is said to raise."""
+"""The grad scaler's order: what PyTorch itself refuses is reported to raise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP, UPDATE = "scaler.step(optimizer)", "scaler.update()"
 
 
 def said(window: list[str], each: str = "pass") -> list[tuple[str, bool]]:
-    """The codes, each with whether it is said to raise."""
+    """The codes, each with whether it is reported to raise."""
     found = lint_source(LOOP.format(each=each, window="; ".join(window)), "train.py")
     return [(f.mistake.code, "raises a RuntimeError" in f.message) for f in found]
 

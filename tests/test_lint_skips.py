@@ -223,3 +223,8 @@ def test_a_window_that_is_rejected_ran_as_many_as_the_source_shows(spike: str, r
 def test_how_many_are_left_of_those_that_their_data_leave_out_is_not_known() -> None:
     source = REJECTED.format(rows=50, before="if x.abs().max() > 40:\n        continue", after="pass")
     assert not [f for f in lint_source(source, "train.py") if "last window holds 2" in f.message]
+
+
+@by_skip
+def test_a_micro_batch_that_is_skipped_in_windows_of_two(skip: str) -> None:
+    assert codes(COUNTED.format(skip=skip.format(way_out="continue")).replace("3", "2")) == ["GA303"]

@@ -1,4 +1,4 @@
-"""Batches that are cut into micro-batches by position: a slice is one micro-batch, with rows of its own."""
+"""Batches that are split into micro-batches by position: a slice is one micro-batch, with rows of its own."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_a_penalty_counts_once_a_window(penalty: str, scale: str, codes: list[st
 @pytest.mark.parametrize(
     ("loss", "verdict", "codes", "reason"),
     [
-        # Whatever 0.01 or 1/4 is there for, the mean beside it counts four times, or a quarter of, what it should.
+        # Whatever 0.01 or 1/4 is there for, the other mean has four times, or a quarter of, its weight.
         ("F.mse_loss(out, t) + 0.01 * penalty", Verdict.DEVIATES, ["GA101"], ""),
         ("F.mse_loss(out, t) + penalty / 4", Verdict.DEVIATES, ["GA101"], ""),
         ("(F.mse_loss(out, t) + 0.01 * penalty) / K / K", Verdict.DEVIATES, ["GA102"], ""),

@@ -32,7 +32,7 @@ from gradcheck_accum.verify.vectors.sketch import BUCKETS, Sketcher
 
 BETWEEN = "between two windows"
 WIDTH, LAYERS = 512, 12
-"""Twelve layers, so that what is made of one parameter at a time is little beside all of them."""
+"""Twelve layers, so that what is made of one parameter at a time is little compared with all of them."""
 
 
 class Loop:
@@ -155,7 +155,7 @@ def test_the_ledger_holds_one_copy_of_the_gradients(
     optimizer: str, change: Callable[[nn.Module], object] | None
 ) -> None:
     found = more(ledger, optimizer=optimizer, change=change)
-    # A stretch of a gradient at a time is made anew, in float64 where it is multiplied.
+    # A stretch of a gradient at a time is computed again, in float64 where it is multiplied.
     assert found.most < 1.2
     assert found.between < 0.01
 
@@ -248,7 +248,7 @@ def test_a_wrong_update_is_measured_on_samples_of_the_weights() -> None:
 
 
 class Own(torch.optim.SGD):
-    """What it does is nobody's business."""
+    """What it does is unknown."""
 
 
 def test_an_optimizer_that_is_not_known_is_not_compared_on_samples() -> None:
@@ -295,7 +295,7 @@ def test_gradients_from_before_the_first_watched_window_are_not_held() -> None:
 
 @pytest.mark.parametrize("windows", [6, 22])
 def test_nothing_that_computed_losses_is_held_of_windows_that_are_not_watched(windows: int) -> None:
-    # Nor does the tape go on for as long as nobody listens.
+    # Nor does the tape go on for as long as nothing listens.
     held = more(lambda: gradcheck_accum.watch(every=20, reference="both"), windows=windows)
     assert held.between < 0.01
 
@@ -317,7 +317,7 @@ def kept_of(windows: int, reference: Any) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(("reference", "most"), [("ledger", 0.5), ("sketch", 0.5), ("both", 1.2)])
 def test_a_window_of_a_long_run_keeps_little(reference: str, most: float) -> None:
-    """What is kept once, however long the run is, is not a window's: over many of them it weighs little."""
+    """What is kept once, however long the run is, is not a window's: over many of them it is negligible."""
     # As many windows as are packed at a time, 13 times.
     assert (kept_of(372, reference) - kept_of(60, reference)) / 312 < most * 1024
 
@@ -349,7 +349,7 @@ def test_a_report_on_many_windows_lists_every_kind_of_them() -> None:
 
 
 def windows_of(count: int, *, alike: bool) -> tuple[WindowReport, ...]:
-    """Right windows and every 7th wrong, of the same weights or each of its own; one of another kind stands alone."""
+    """Right windows and every 7th wrong, of the same weights or each of its own; one of another kind is alone."""
     found = []
     for index in range(count):
         wrong = index % 7 == 3

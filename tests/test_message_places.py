@@ -68,7 +68,7 @@ def test_messages_are_joined_and_moved_with_their_places() -> None:
 
 
 def test_what_ran_in_another_file_is_named_by_its_file() -> None:
-    """As in a run: the helper that clears, the loop's backward and the step stand in three files."""
+    """As in a run: the helper that clears, the loop's backward and the step are in three files."""
     events = []
     for batch in range(6):
         term = Term("loss", Reduction.MEAN, 5.0, (Factor(1 / 3, Operation.DIVIDE),), rows=5.0)

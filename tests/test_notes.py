@@ -1,4 +1,4 @@
-"""Notes beside a verdict: each thing is said once."""
+"""Notes next to a verdict: each thing is noted once."""
 
 from __future__ import annotations
 

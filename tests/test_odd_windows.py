@@ -142,7 +142,7 @@ def test_another_objective_that_is_divided_by_k_is_right(tmp_path: Path) -> None
 
 
 def test_losses_with_factors_of_their_own_are_not_judged_by_others(tmp_path: Path) -> None:
-    # A coefficient that warms up from micro-batch to micro-batch: what the large batch would weigh, nobody says.
+    # A coefficient that warms up from micro-batch to micro-batch: how the large batch would weight it is not known.
     source = script("mse_loss(model(x), y)", "    (min(1, (i + 1) / 5) * loss / K).backward()", 12, FULL)
     result = watch_source(source, tmp_path)
     assert [w.verdict for w in result.windows] == [Verdict.INCONCLUSIVE] * 2 + [Verdict.EQUIVALENT] * 2

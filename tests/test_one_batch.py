@@ -29,7 +29,7 @@ for i in range(6):
 
 
 def test_a_sum_beside_a_mean_is_no_question_of_one_batch(tmp_path: Path) -> None:
-    """Its noise cannot be drawn again row by row, so that no large batch can be put together: none has to be."""
+    """Its noise cannot be drawn again row by row, so that no large batch can be assembled: none has to be."""
     result = watch_source(AUTOENCODER.format(steps=1), tmp_path)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
 

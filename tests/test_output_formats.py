@@ -49,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands in for the engine: ``result`` is what ``verify`` measures."""
+    """Replaces the engine: ``result`` is what ``verify`` measures."""
     fake = SimpleNamespace(
         result=VerifyResult(
             "bad.py", Verdict.EQUIVALENT, "all right", "cpu", ReferenceReport("ledger", "float32", "cpu")

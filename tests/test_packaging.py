@@ -190,4 +190,5 @@ def test_the_docs_list_every_shape_under_its_verdict() -> None:
         shapes = [shape for shape in SHAPES if shape.verdict == verdict]
         codes = [", ".join(sorted(set().union(*(codes for _, codes in shape.wrong)))) for shape in shapes]
         rows = [f"| {shape.says} | {listed} |" for shape, listed in zip(shapes, codes, strict=True)]
-        assert [line for line in part.splitlines() if line.startswith("| ")][2:] == rows
+        # By subject there, and by the way that they are written in the table of shapes.
+        assert sorted([line for line in part.splitlines() if line.startswith("| ")][2:]) == sorted(rows)

@@ -1,6 +1,6 @@
-"""Data that is normalised inside its micro-batch, and the look-alikes that are not: masks, counts, rows by themselves.
+"""Data that is normalized inside its micro-batch, and the look-alikes that are not: masks, counts, rows by themselves.
 
-What the micro-batches should weigh is worked out here in float64, from the weights and masks themselves.
+The right weights of the micro-batches are computed here in float64, from the weights and masks themselves.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ NORMALISED = [by_sum, by_mean, by_rows, by_norm, in_place, afterwards, as_a_prod
 
 
 def weights_of(data: list[Batch]) -> list[float]:
-    """What a unit of each micro-batch of the first window weighs beside what it weighs in the large batch."""
+    """The relative weight of a unit of each micro-batch of the first window."""
     sums = [float(w.double().sum()) for *_, w in data[:K]]
     return [sum(sums) / (K * own) for own in sums]
 
@@ -130,7 +130,7 @@ def test_a_softmax_over_the_rows_counts_exponentials(has_graph: bool) -> None:
 
 
 def of_unlike_lengths() -> list[Batch]:
-    """Sequences that cannot be put together, with weights whose sums are equal."""
+    """Sequences that cannot be concatenated, with weights whose sums are equal."""
     data = batches(total=2.3)
     return [(torch.randn(ROWS, 4 + i, 6), y, w) for i, (_, y, w) in enumerate(data)]
 

@@ -1,6 +1,6 @@
 """Where a run says that its numbers come from: what the source has for a divisor, and for what decides on a step.
 
-Nothing here is judged: the events say what stands in the source, and a look-alike of K is to be none.
+Nothing here is judged: the events say what the source has, and a look-alike of K is to be none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def events_of(source: str, folder: Path, reference: str = "ledger", head: str = 
 
 
 def bounds_of(source: str, folder: Path) -> list[WindowBound | None]:
-    """What each step is said to be decided on by."""
+    """What each step is decided by, according to the events."""
     return [event.counted_by for event in events_of(source, folder) if isinstance(event, Step)]
 
 
@@ -62,7 +62,7 @@ def factors_of(source: str, folder: Path) -> list[Factor]:
 
 
 def place(source: str, constant: str, head: str = HEAD) -> str:
-    """The end of the origin that is the place of the constant that stands before ``#*``."""
+    """The end of the origin that is the place of the constant before ``#*``."""
     lines = (head + source).splitlines()
     number, line = next((n, line) for n, line in enumerate(lines, 1) if "#*" in line)
     return f":{number}:{line.rindex(constant, 0, line.index('#*')) + 1}"
@@ -801,7 +801,7 @@ for i, batch in enumerate(loader):
 
 
 def test_a_framework_is_read_but_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it divides by has the name that stands there; who gave it that is not the user's to know."""
+    """What it divides by has the name that is there; who gave it that is not the user's to know."""
     folder = tmp_path / "site-packages"
     folder.mkdir()
     (folder / "frame_of_work.py").write_text(

@@ -24,6 +24,22 @@ LOOP = """
 """
 
 
+def write_tests(pytester: pytest.Pytester, loop: str, tests: str) -> None:
+    """Write a loop and its tests into one file of the project."""
+    pytester.makepyfile(test_loop=loop + tests)
+
+
+def ignores(pytester: pytest.Pytester, code: str) -> None:
+    """Write settings that accept a mistake."""
+    pytester.makepyprojecttoml(f"[tool.gradcheck-accum]\nignore = ['{code}']")
+
+
+def fails_by_the_settings(result: pytest.RunResult) -> None:
+    """Assert that one test failed, because the settings name a mistake that does not exist."""
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: unknown rule 'GA999'*"])
+
+
 def test_a_training_script_is_linted_and_not_imported(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(train="raise SystemExit('imported!')\n" + BAD.replace("\n    ", "\n"))
     result = pytester.runpytest("--accum-lint", "train.py")
@@ -63,12 +79,10 @@ def test_suppressions_count(pytester: pytest.Pytester) -> None:
 
 def test_the_projects_settings_count(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(train=BAD)
-    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA101']")
+    ignores(pytester, "GA101")
     pytester.runpytest("--accum-lint", "train.py").assert_outcomes(passed=1)
-    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA999']")
-    result = pytester.runpytest("--accum-lint", "train.py")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: unknown rule 'GA999'*"])
+    ignores(pytester, "GA999")
+    fails_by_the_settings(pytester.runpytest("--accum-lint", "train.py"))
 
 
 def test_a_file_that_is_not_python_fails_in_one_line(pytester: pytest.Pytester) -> None:
@@ -90,59 +104,46 @@ def test_without_the_option_nothing_is_linted(pytester: pytest.Pytester) -> None
 
 
 def test_a_right_loop_passes_and_is_returned(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_loop=LOOP
-        + """
+    write_tests(
+        pytester,
+        LOOP,
+        """
     def test_loop(accum_check):
         result = accum_check(loop, 0.5, batches=6)
         assert result.verdict.value == "equivalent"
         assert len(result.windows) == 3
-    """
+    """,
     )
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 @pytest.mark.slow
-def test_a_wrong_loop_fails_with_the_report(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_loop=LOOP
-        + """
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "lines"),
+    [
+        pytest.param(
+            "1.0",
+            "failed",
+            ["loop: deviates: *", "help: *", "*GA101 [[]missing-loss-scaling[]]*", "FAILED *loop: deviates: *"],
+            id="a wrong loop fails with the report",
+        ),
+        pytest.param("0.25, loss_coefficient=0.5", "passed", [], id="a stated coefficient decides"),
+        pytest.param("0.5, batches=0", "failed", ["loop: inconclusive: *"], id="a loop without steps does not pass"),
+    ],
+)
+def test_a_loop_that_is_checked(arguments: str, outcome: str, lines: list[str], pytester: pytest.Pytester) -> None:
+    write_tests(
+        pytester,
+        LOOP,
+        f"""
     def test_loop(accum_check):
-        accum_check(loop, 1.0)
-    """
+        accum_check(loop, {arguments})
+    """,
     )
     result = pytester.runpytest_subprocess()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["loop: deviates: *", "help: *", "*GA101 [[]missing-loss-scaling[]]*", "FAILED *loop: deviates: *"]
-    )
+    result.assert_outcomes(**{outcome: 1})
+    result.stdout.fnmatch_lines(lines)
     result.stdout.no_fnmatch_line("*def check*")
-
-
-@pytest.mark.slow
-def test_a_stated_coefficient_decides(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_loop=LOOP
-        + """
-    def test_loop(accum_check):
-        accum_check(loop, 0.25, loss_coefficient=0.5)
-    """
-    )
-    pytester.runpytest_subprocess().assert_outcomes(passed=1)
-
-
-@pytest.mark.slow
-def test_a_loop_without_steps_is_no_pass(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_loop=LOOP
-        + """
-    def test_loop(accum_check):
-        accum_check(loop, 0.5, batches=0)
-    """
-    )
-    result = pytester.runpytest_subprocess()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["loop: inconclusive: *"])
 
 
 @pytest.mark.slow
@@ -179,28 +180,28 @@ COUPLED = """
 
 @pytest.mark.slow
 def test_what_the_project_has_accepted_passes(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_loop=COUPLED
-        + """
+    write_tests(
+        pytester,
+        COUPLED,
+        """
     def test_by_the_settings(accum_check):
         result = accum_check(loop)
         assert [one.diagnosis.mistake.code for one in result.accepted] == ["GA901"]
-    """
+    """,
     )
     pytester.runpytest_subprocess().assert_outcomes(failed=1)
-    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA901']")
+    ignores(pytester, "GA901")
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
-    pytester.makepyprojecttoml("[tool.gradcheck-accum]\nignore = ['GA999']")
-    result = pytester.runpytest_subprocess()
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["pyproject.toml: [[]tool.gradcheck-accum[]] ignore: unknown rule 'GA999'*"])
+    ignores(pytester, "GA999")
+    fails_by_the_settings(pytester.runpytest_subprocess())
 
 
 @pytest.mark.slow
 def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_loop=COUPLED
-        + """
+    write_tests(
+        pytester,
+        COUPLED,
+        """
     def test_codes(accum_check):
         assert accum_check(loop, ignore=["GA901"], steps=2).exit_status == 0
 
@@ -210,23 +211,24 @@ def test_the_fixture_takes_what_check_takes(pytester: pytest.Pytester) -> None:
     def test_tolerance(accum_check):
         result = accum_check(loop, rtol=2.0, atol=0.0)
         assert {window.tolerance for window in result.windows} == {2.0}
-    """
+    """,
     )
     pytester.runpytest_subprocess().assert_outcomes(passed=3)
 
 
 @pytest.mark.slow
 def test_a_failure_is_an_assertion_that_has_the_report(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_loop=LOOP
-        + """
+    write_tests(
+        pytester,
+        LOOP,
+        """
     import pytest
 
     def test_loop(accum_check):
         with pytest.raises(AssertionError, match="GA101") as caught:
             accum_check(loop, 1.0)
         assert caught.value.result.verdict.value == "deviates"
-    """
+    """,
     )
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 

@@ -50,7 +50,7 @@ def loop(divisor):
 
 
 def window(index: int, weight: float) -> WindowReport:
-    """A window of three micro-batches that weigh alike, and the errors that follow from it."""
+    """A window of three micro-batches of equal weight, and the errors that follow from it."""
     verdict = Verdict.EQUIVALENT if weight == 1 else Verdict.DEVIATES
     return WindowReport(index, "SGD", 3, 15.0, (weight,) * 3, abs(weight - 1), weight, 1e-6, None, verdict, line=12)
 
@@ -66,7 +66,7 @@ WRONG = replace(
 
 
 class Engine:
-    """Stands in for verify_script: says ``result``, and remembers the scripts and what it was told of them.
+    """Replaces verify_script: returns ``result``, and remembers the scripts and their options.
 
     ``is_interrupted`` says that somebody interrupts each run.
     """
@@ -307,7 +307,7 @@ def test_fixture_after_it(accum_check):
         ]
     )
     result.stdout.fnmatch_lines(["test_loop.py::test_accepted:", "  accepted: GA101 * at test_loop.py:*"])
-    # Undivided, three micro-batches of 5 rows weigh 3 each: |g - g_ref| / |g_ref| is 2, whatever their gradients are.
+    # Undivided, three micro-batches have the weight 3 each: |g - g_ref| / |g_ref| is 2, whatever their gradients are.
     section = result.outlines[
         next(i for i, line in enumerate(result.outlines) if "= gradient accumulation =" in line) :
     ]

@@ -144,7 +144,7 @@ def test_what_is_right_passes_at_each_k_with_arguments_that_are_supplied(said: d
 
 
 def test_what_is_wrong_at_one_k_alone_fails_there_with_what_was_measured(said: dict[str, str]) -> None:
-    # 48 rows in two steps of 24, each cut into 8 micro-batches that are divided by 4; a rest of one, divided by 1.
+    # 48 rows in two steps of 24, each split into 8 micro-batches that are divided by 4; a rest of one, divided by 1.
     report = said["test_capped[K=8]"]
     assert report.startswith("test_capped: deviates: 2 of 3 steps do not match the reference gradient")
     assert "accumulation_steps=1 (3 steps of 1 micro-batch, 24 rows together)" in report

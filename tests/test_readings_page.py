@@ -98,7 +98,7 @@ def test_an_example_of_a_remainder(
 @pytest.mark.parametrize(
     ("loss", "before", "batch", "lint"),
     [
-        # A coefficient that equals K and the rows, beside K, is no sum over them.
+        # A coefficient that equals K and the rows, next to K, is no sum over them.
         ("2 * mse / K", "K = 2", 2, []),
         ("mse * coefficient / K", "K, coefficient = 2, 2", 2, []),
         # A literal that a function is given is a literal all the same.
@@ -127,7 +127,7 @@ def test_a_coefficient_undoes_no_second_division(loss: str, tmp_path: Path) -> N
 def test_the_options_that_settle_it_do(tmp_path: Path) -> None:
     source = SCRIPT.format(loss="mse / 3", steps="K")
     (note,) = (note for note in watch_source(source, tmp_path).notes if "--loss-coefficient" in note)
-    assert "line 11" in note
+    assert "the division by 3 of" in note and "line 11" in note
     assert "belongs to the accumulation, state --loss-coefficient 1;" in note
     assert "objective, state --loss-coefficient 0.333333" in note
     assert watch_source(source, tmp_path, loss_coefficient=1.0).verdict is Verdict.EQUIVALENT

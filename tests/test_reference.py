@@ -272,7 +272,7 @@ def test_a_number_that_differs_between_micro_batches_is_not_taken_for_coupling()
 
 
 class Heads(nn.Module):
-    """Two tasks over one body: which of them is said in a word, or by the name that the data comes under."""
+    """Two tasks over one body: which of them it is says a word, or by the name that the data comes under."""
 
     def __init__(self, *, with_loss: bool) -> None:
         super().__init__()

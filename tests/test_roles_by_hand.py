@@ -1,7 +1,7 @@
 """What factors are read as, on hand-written traces that say where each number comes from.
 
-Every expected weight is worked out by hand: a micro-batch of n units that is multiplied by c weighs c N / n, N being
-the units of its window.
+Every expected weight is worked out by hand: a micro-batch of n units that is multiplied by c has the weight c N / n, N
+being the units of its window.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def test_a_penalty_may_hold_the_division_unless_the_rest_of_its_loss_shows_none(
 @pytest.mark.parametrize(
     ("again", "found"),
     [
-        # The sum is divided by the units of its window: what the penalty is divided by, nobody can say.
+        # The sum is divided by the units of its window: what the penalty is divided by is unknown.
         ([], []),
         # Divided by K again, the sum itself is wrong.
         ([by(3, "accumulation_steps", line=8)], ["GA102"]),
@@ -302,3 +302,53 @@ def test_a_batch_that_a_loader_gave_and_that_never_ran() -> None:
     ledger = fold(Trace(tuple(events)))
     assert [ledger.skipped(window) for window in ledger.windows] == [0, 1, 0]
     assert codes(events) == ["GA303"]
+
+
+PLAIN = {
+    "by 3": ([[[term(by(3))]]] * 6, True),
+    "by a 3 with a name": ([[[term(by(3, "SCALE"))]]] * 6, True),
+    "by 2, as many objectives are": ([[[term(by(2))]]] * 6, False),
+    "by 1": ([[[term(by(1))]]] * 6, False),
+    "by no whole number": ([[[term(by(1.5))]]] * 6, False),
+    "by 3 for the objective, as the source says": (
+        [[[term(Factor(1 / 3, Operation.DIVIDE, Purpose.OBJECTIVE))]]] * 6,
+        False,
+    ),
+    "by the number of its terms": ([[[term(by(3), name=name) for name in "abc"]]] * 6, False),
+    "by what changes": ([[[term(by(3 + i % 2))]] for i in range(6)], False),
+    "a multiplication": ([[[term(times(1 / 3))]]] * 6, False),
+    "a single step": ([[[term(by(3))]]], False),
+    "windows of three": ([[[term(by(3))]] * 3] * 3, False),
+}
+
+
+@pytest.mark.parametrize(("each", "noted"), PLAIN.values(), ids=PLAIN)
+def test_a_division_in_plain_training_may_be_a_k_that_nothing_else_shows(
+    each: list[list[list[Term]]], noted: bool
+) -> None:
+    notes = read(windows(each), precision=FLOAT32).notes
+    assert any("by 3 was read as part of the objective" in note and "GA304" in note for note in notes) == noted
+    assert bool(notes) == noted
+
+
+@pytest.mark.parametrize(("length", "found"), [(2, []), (3, ["GA302"])])
+def test_factors_that_come_to_one_over_a_stated_k_scale_windows_that_are_all_shorter(
+    length: int, found: list[str]
+) -> None:
+    events: list[Event] = []
+    for window in range(3):
+        events += [
+            Backward(where=at(10), micro_batch=length * window + i, stores=MODEL, terms=(term(times(3), by(12)),))
+            for i in range(length)
+        ] + [step(accumulation_steps=4), zero()]
+    assert weights(events) == [[length / 4] * length] * 3
+    assert codes(events) == found
+
+
+def test_a_literal_and_a_divisor_without_a_source_that_come_to_one_over_k() -> None:
+    """2/4 in windows of two. Only what is measured of a batch, as its size, is not undone by a constant."""
+    own = term(by(4), times(2, "train.py:9:2"))
+    readings = read(windows([[[own]] * 2] * 2))
+    assert [n for n in readings.notes if "0.25, 2 of loss multiply to 1/K" in n] == readings.notes != []
+    events = windows([[[own]] * 2] * 2)
+    assert (weights(events), codes(events)) == ([[1.0] * 2] * 2, [])

@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 from plain_loops import plain_loop
 
+from gradcheck_accum.lint.examination.document import LARGEST_NOTEBOOK
+from gradcheck_accum.lint.project.run import ENOUGH_FOR_WORKERS
+from gradcheck_accum.sources.prefilter import LARGEST_FILE
+from gradcheck_accum.sources.pyproject import LARGEST
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
@@ -135,7 +140,7 @@ def test_fixes_are_written_to_the_files_that_have_the_mistakes_alone(tree: Path)
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"own.py", "train.ipynb"}
     assert {kind for kind, _ in seen} == {"writes"}
-    names = {re.sub(r"^\.(.*)\.[^.]+$", r"\1", Path(what).name) for _, what in seen}  # a new file beside each, renamed
+    names = {re.sub(r"^\.(.*)\.[^.]+$", r"\1", Path(what).name) for _, what in seen}  # a new file next to each, renamed
     assert names == changed
 
 
@@ -157,6 +162,9 @@ class Shown(list):
             os.write(2, ("SEEN " + " ".join(what) + "\\n").encode())
 
 seen = Shown()
+import stat, tempfile
+for folder in __import__("glob").glob(tempfile.gettempdir() + "/gradcheck-accum-*"):
+    os.write(2, f"FOLDER {stat.S_IMODE(os.stat(folder).st_mode):o} {sys.executable}\\n".encode())
 import torch
 torch.manual_seed(3)
 model = torch.nn.Linear(4, 3).double()
@@ -198,6 +206,8 @@ def test_a_run_writes_to_its_own_folder_and_connects_within_it(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     seen = [line.removeprefix("SEEN ").split(" ", 1) for line in done.stderr.splitlines() if line.startswith("SEEN ")]
+    folders = {line for line in done.stderr.splitlines() if line.startswith("FOLDER ")}
+    assert folders == {f"FOLDER 700 {sys.executable}"}
     for kind, what in seen:
         # Where a path is too long for a socket, the folder is in /tmp. PyTorch's compiler makes one for its user too,
         # with us and without.
@@ -207,6 +217,43 @@ def test_a_run_writes_to_its_own_folder_and_connects_within_it(
     assert any("/gradcheck-accum-" in what for kind, what in seen if kind == "writes")
     assert not list(temporary.glob("gradcheck-accum*"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["temporary", "train.py"]
+
+
+@pytest.mark.slow
+def test_fuzz_writes_the_failing_cases_of_hypothesis_and_nothing_else(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (tmp_path / "train.py").write_text(OWN)
+    command = [sys.executable, "-m", "gradcheck_accum", "fuzz", "train.py::train", "--examples", "2"]
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    environment.pop("CI", None)  # there Hypothesis keeps nothing
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {".hypothesis", "temporary", "train.py"}
+    assert not list(temporary.glob("gradcheck-accum*"))
+    assert "`.hypothesis`" in TEXT
+
+
+def test_the_limits_that_security_names_are_those_that_hold() -> None:
+    assert f"no more than {LARGEST_FILE >> 20} MiB of a source" in TEXT
+    assert f"{LARGEST_NOTEBOOK >> 20} MiB of a notebook" in TEXT
+    assert f"{LARGEST >> 20} MiB of a `pyproject.toml`" in TEXT
+    assert f"For {ENOUGH_FOR_WORKERS} files or more" in TEXT
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no -P")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [[sys.executable, "-P", "-m", "gradcheck_accum"], [str(Path(sys.executable).with_name("gradcheck-accum"))]],
+    ids=["-P -m", "installed"],
+)
+def test_a_directory_shadows_no_module_of_the_command(command: list[str], tree: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*command, "lint", "own.py"], cwd=tree, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert not (tree / "trapped").exists()
 
 
 def test_the_sockets_of_compare_are_files() -> None:

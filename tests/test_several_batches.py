@@ -1,6 +1,6 @@
 """Losses that are added up for one backward: those of micro-batches need dividing, those of one objective do not.
 
-Who the terms are cannot be told from their sum, so that an undivided one is equivalent only where its terms share their
+What the terms are does not follow from their sum, so that an undivided one is equivalent only if its terms share their
 samples, or depend on each other.
 """
 

@@ -1,4 +1,4 @@
-"""Every shape of a training loop beside plain float64 arithmetic on its large batches, none of it ours."""
+"""Every shape of a training loop against plain float64 arithmetic on its large batches, none of it ours."""
 
 from __future__ import annotations
 

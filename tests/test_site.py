@@ -32,7 +32,7 @@ def test_a_bar_is_as_high_as_its_weight() -> None:
     (right, one), (half, lower), (_, higher), (none, nothing) = bars(svg)
     assert (right, half, none) == ("ga-right", "ga-wrong", "ga-wrong")
     assert (lower / one, higher / one) == pytest.approx((0.5, 3), rel=1e-4)
-    assert 0 < nothing < 0.1 * one  # a line: there is a micro-batch, and it weighs nothing
+    assert 0 < nothing < 0.1 * one  # a line: there is a micro-batch, with the weight 0
     assert 'aria-label="window 0: 1, 0.5; window 1: 3, 0"' in svg
 
 

@@ -202,7 +202,7 @@ def combined(gradients: Sequence[Sequence[torch.Tensor]], weights: Sequence[floa
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str, list[float], list[float]]] = {
-    # (what is wrong, its code, what the micro-batches weigh in .grad, what they should)
+    # (what is wrong, its code, the weights of the micro-batches in .grad, and the right ones)
     "unscaled": ({"divisor": 1.0}, "GA101", [1, 1, 1], [1 / 3] * 3),
     "scaled twice": ({"divisor": 9.0}, "GA102", [1 / 9] * 3, [1 / 3] * 3),
     "zeroed every time": ({}, "GA201", [0, 0, 1 / 3], [1 / 3] * 3),

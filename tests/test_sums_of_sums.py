@@ -49,7 +49,7 @@ def smoothed(scores: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | N
 
 
 def truth(model: nn.Module, window: list[Batch]) -> torch.Tensor:
-    """The large batch's gradient: every token that counts weighs 0.9 for its label and 0.1 for the mean class."""
+    """The large batch's gradient: every counted token has the weight 0.9 for its label and 0.1 for the mean class."""
     model = copy.deepcopy(model)
     x, y = (torch.cat([batch[i] for batch in window]).flatten() for i in (0, 1))
     minus = -torch.log_softmax(model(x[y != IGNORED]), -1)

@@ -1,4 +1,4 @@
-"""Heads and losses that are sent back one by one, all over the same micro-batch, are terms of one objective.
+"""Heads and losses with a backward each, all over the same micro-batch, are terms of one objective.
 
 What the wrong loops deviate by is that of float64 gradients of whole windows, computed here.
 """

@@ -1,4 +1,4 @@
-"""What is allowed for rounding: by the formulas of docs/tolerances.md, and beside sums that are really rounded."""
+"""What is allowed for rounding: by the formulas of docs/tolerances.md, and against sums that are really rounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradcheck_accum.engine.tolerance import (
 
 UNEVEN = Addends((0.3, 0.5, 1.1, 0.2, 0.7), 1.4)
 OPPOSED = Addends((3.0, 2.5, 0.75), 0.25)
-"""Contributions that almost cancel: what rounding costs is large beside what is left."""
+"""Contributions that almost cancel: what rounding costs is large compared with what is left."""
 DTYPES = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """The unit roundoffs that these dtypes' significands of 24, 8 and 11 bits give."""
 

@@ -53,7 +53,7 @@ def settle(project: Path, verify: str, own: str = "") -> None:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands in for the engine, and remembers how it was called; a detail shows whether the report is verbose."""
+    """Replaces the engine, and remembers how it was called; a detail shows whether the report is verbose."""
     reference = ReferenceReport("ledger", "float32", "cpu")
     result = VerifyResult("t", Verdict.EQUIVALENT, "right", "cpu", reference, notes=("seen",), details=("seen",))
     fake = SimpleNamespace(told={}, is_other_rank=lambda: False, is_orphan=lambda _: False)

@@ -120,7 +120,7 @@ def test_a_warning_is_given_at_the_users_line_and_training_goes_on() -> None:
 
 @pytest.mark.parametrize("divisor", [4, 1])
 def test_every_judged_window_is_told_with_numbers_to_log(divisor: int) -> None:
-    """Undivided, every one of 16 rows weighs 4 times what it should: the error is 3, the ratio of norms 4."""
+    """Undivided, every one of 16 rows has 4 times its weight: the error is 3, the ratio of norms 4."""
     told: list[VerifyResult] = []
     heard: list[VerifyResult] = []
     with gradcheck_accum.watch(every=5, on_window=told.append, on_deviation=heard.append):

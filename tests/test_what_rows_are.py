@@ -393,7 +393,7 @@ for rows in torch.arange(12).split(3):
     ("and_more", "verdict"),
     [
         ("", Verdict.EQUIVALENT),
-        # What a set is told apart from are the other two.
+        # A set is compared with the other two.
         ("+ torch.tanh(output - output.flip(0).roll(1)).square().mean() / 2", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
     ],
     ids=["apart", "coupled"],

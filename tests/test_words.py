@@ -86,14 +86,20 @@ def _modules() -> Iterator[tuple[str, str]]:
 
 def _templates() -> Iterator[tuple[str, str]]:
     for path in sorted(PACKAGE.rglob("*.html")):
-        without_code = re.sub(
-            r"\{%.*?%\}|<(style|svg)\b.*?</\1>|<[^>]*>", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL
-        )
-        yield str(path.relative_to(ROOT)), without_code
+        yield str(path.relative_to(ROOT)), shown(path.read_text(encoding="utf-8"))
+
+
+def shown(template: str) -> str:
+    """What of a template may be shown: its text, and the strings in its statements and expressions."""
+    code = [match[1] for match in re.finditer(r"\{[%{](.*?)[%}]\}", template, re.DOTALL)]
+    strings = [string for text in code for string in re.findall(r'"([^"]* [^"]*)"', text)]
+    text = re.sub(r"\{%.*?%\}|\{\{.*?\}\}|<(style|svg)\b.*?</\1>|<[^>]*>", " ", template, flags=re.DOTALL)
+    return "\n".join([text, *strings])
 
 
 def _pages() -> Iterator[tuple[str, str]]:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "benchmarks" / "README.md"]
+    pages += [ROOT / "fixtures" / "README.md"]
     pages += [*sorted((ROOT / "rules").glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
     for path in pages:
         text = path.read_text(encoding="utf-8")
@@ -175,6 +181,8 @@ def test_the_collector_sees_what_users_see() -> None:
         (5, "An attribute, told."),
         (4, "#  stands"),
     ]
+    template = '<p class="told">{{ x.told }} is {% if told %}told{% endif %}</p>{% call of("beside it" if x else "") %}'
+    assert shown(template).split() == ["is", "told", "beside", "it"]
     patterns = deprecated()
     assert len(patterns) > 40
     assert patterns["stands"].search("it stands there") and not patterns["stands"].search("X stands for Y")

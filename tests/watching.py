@@ -17,7 +17,7 @@ from gradcheck_accum.verify import observe
 
 
 def watch_script(path: Path, **options: Any) -> VerifyResult:
-    """The result of running a script file; what it prints is thrown away."""
+    """The result of running a script file; what it prints is discarded."""
     with contextlib.redirect_stdout(io.StringIO()), observe(script=str(path), **options) as observation:
         names = runpy.run_path(str(path), run_name="__main__")
     result = observation.result()

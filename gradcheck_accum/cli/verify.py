@@ -89,7 +89,7 @@ def _measured(options: argparse.Namespace, given: dict[str, Any]) -> VerifyResul
 
 
 def _with_settling(result: VerifyResult, options: argparse.Namespace) -> VerifyResult:
-    """The result; if it is undecided, with the command that would decide it, if the script's arguments show one."""
+    """The result. If it is undecided, it names the command that would decide it, if the script's arguments show one."""
     from gradcheck_accum.results.verdict import Verdict
 
     if result.verdict is not Verdict.INCONCLUSIVE or not result.windows:

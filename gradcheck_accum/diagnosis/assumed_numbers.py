@@ -31,5 +31,5 @@ def counts_windows(account: Account) -> bool:
 
 
 def says_steps_by_name(account: Account) -> bool:
-    """Whether a message that says K in words states no number that was taken for it."""
+    """Whether a message that names K in words states no number that was assumed for it."""
     return not account.ledger.trace.assumed_steps or not steps_in_words(account).isdigit()

@@ -26,7 +26,7 @@ def find_scaler_pace(ledger: Ledger) -> Iterator[Diagnosis]:
 
 
 def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
-    """GA502: the scale divided out before the window is complete. GA503: a step on gradients that still hold it."""
+    """GA502: gradients unscaled before the window is complete. GA503: a step on gradients that are scaled."""
     refused = _refused(account)
     for where, why in refused.items():
         yield diagnosis(

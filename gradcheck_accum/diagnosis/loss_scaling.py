@@ -29,7 +29,7 @@ from gradcheck_accum.wording import Said, message
 
 
 def find_scale(account: Account) -> Iterator[Diagnosis]:
-    """GA101, GA102, GA104: every entry of a full window too heavy or too light, or entries uneven."""
+    """GA101, GA102, GA104: every entry of a full window has a wrong weight, or the weights are uneven."""
     leaking = outgrowing(account)
     for series in account.series():
         if _is_scaled_for_other_windows(account, series):
@@ -42,7 +42,7 @@ def find_scale(account: Account) -> Iterator[Diagnosis]:
                 yield from _judge_alone(account, shares)
                 continue
             where = shares.live[0].entry.backward.where
-            # A term that some of the micro-batches do not have is no evidence of how many add up.
+            # A term that only some of the micro-batches have is no evidence of how many are summed.
             whole = shares.elsewhere or shares.length == window.micro_batches
             if whole and (_is_full(account, shares, leaking) or _is_undivided_remainder(account, series, shares)):
                 yield from _judge_level(account, shares, where)
@@ -269,7 +269,7 @@ def _other_divisor(account: Account, shares: Shares) -> int:
 
 
 def _by_whom(shares: Shares) -> Said:
-    """Who scaled the losses, where one of several was a framework."""
+    """What scaled the losses, if one of several places was a framework's."""
     places = scalers(shares)
     if len(places) < 2 or not any(place.through for place in places):
         return ""

@@ -1,4 +1,4 @@
-"""Patterns of pace, which no gradient shows: what happens once per micro-batch instead of once per step."""
+"""Calls at the wrong rate, which no gradient shows: once per micro-batch instead of once per step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _E = TypeVar("_E", bound=Event)
 
 @dataclass(frozen=True, slots=True)
 class Pace(Generic[_E]):
-    """Something that happens again and again: all of its events, the last where most are, and all in its time."""
+    """A scheduler or an average: its events, the last of them at the usual place, and all events of its lifetime."""
 
     event: _E
     own: list[_E]
@@ -83,7 +83,7 @@ def _since(event: Event) -> int:
 
 
 def _name(event: Event) -> str:
-    """What an event tells its own thing (a scheduler, an average) from others by."""
+    """The key by which an event is attributed to its scheduler or average."""
     return getattr(event, "scheduler", "") or getattr(event, "average", "")
 
 
@@ -134,7 +134,7 @@ def _at_last_step(events: Sequence[Event]) -> Said:
 
 
 def find_schedule(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA601: a schedule that runs K times as fast as the steps that it was made for."""
+    """GA601: a schedule that advances K times as fast as the steps that it was made for."""
     for pace in every_micro_batch(ledger, SchedulerStep):
         horizon = pace.event.horizon
         counts = [count for _, count in _steps(pace.life).most_common()]

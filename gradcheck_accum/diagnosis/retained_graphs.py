@@ -18,7 +18,7 @@ _HELP = "store a number or a detached tensor: total += loss.item(), or loss.deta
 
 
 def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA801, as it is counted in a run: more and more losses that are still held with their graphs."""
+    """GA801 in a run: more and more losses are held with their graphs."""
     held: list[GraphsHeld] = []
     since = False
     for event in ledger.trace.events:
@@ -46,7 +46,7 @@ def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
 
 
 def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA801, as the source shows it: a place that keeps every loss until its pass over the data ends."""
+    """GA801 in the source: a place that keeps every loss until its pass over the data ends."""
     events = ledger.trace.events
     if all(window.unknown for window in ledger.windows):
         return

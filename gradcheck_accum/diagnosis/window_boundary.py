@@ -35,7 +35,7 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     lost = [w for w in lost if not (trace.assumed_turns and _makes_up_for_a_short_first(account, w))]
     step = _usual_step(account)
     if step is None or clears_every_batch(account):
-        return  # whoever clears every micro-batch but a step's own loses those of a remainder no more than the others
+        return  # a loop that clears every micro-batch except a step's own loses a remainder's no more than the others'
     help = "after the loop, step once more for the remaining micro-batches, dividing by their number"
     longer = outgrowing(account)
     leaks = [

@@ -143,7 +143,7 @@ class Streamer:
 class _Sum:
     """Σ s_c g_c in float64: the gradient of the whole batch with the factors that the loss ``like`` has.
 
-    Units are relative to those of the pass ``beside``.
+    Units are relative to those of the pass ``like``.
     """
 
     def __init__(self, like: LossReading, compared: Pass) -> None:

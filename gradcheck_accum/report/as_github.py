@@ -18,7 +18,7 @@ from gradcheck_accum.results.verdict import VerifyResult
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning"}
 
 _VERDICT_COMMANDS = {0: "notice", 3: "warning"}
-"""By exit status; what is wrong is an error."""
+"""By exit status: what is wrong is an error."""
 
 
 def lint_github(result: LintResult, *, quiet: bool = False) -> str:
@@ -65,7 +65,7 @@ def _in_cell(where: Location) -> str:
 
 
 def _at(command: str, title: str, message: str, where: Location) -> str:
-    """A command that points to a place: the lines of a notebook's cell are none of its file."""
+    """A command that points to a place: the lines of a notebook's cell are not those of its file."""
     properties: dict[str, int] = {}
     if not where.cell:
         properties["line"] = where.line

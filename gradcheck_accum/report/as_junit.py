@@ -20,7 +20,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def lint_junit(result: LintResult) -> str:
     """What ``lint`` found: a suite for each file with a case for each finding.
 
-    A run that has nothing to complain of is one case that passes: an empty report is an error to some servers.
+    A run without findings is one case that passes, because some servers reject an empty report.
     """
     cases: dict[str, list[ElementTree.Element]] = {}
     for item in _items(result):
@@ -36,7 +36,7 @@ def lint_junit(result: LintResult) -> str:
 def verify_junit(result: VerifyResult) -> str:
     """What ``verify`` measured: a case for the verdict, and one for each cause.
 
-    What was not decided, or was accepted, is skipped: no pass, and no failure either.
+    What was not decided, or was accepted, is skipped: neither a pass nor a failure.
     """
     verdict = _case("gradients of every step", result.script)
     if result.error:

@@ -1,6 +1,7 @@
 """What ``lint`` found as SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/), for code scanning.
 
-A place in a notebook is its file and the cell: lines of a cell are none of the file, and its fixes no edits of it.
+A place in a notebook is its file and the cell: lines of a cell are not those of the file, nor are its fixes
+edits of it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def lint_sarif(result: LintResult, page: Callable[[Mistake], str | None]) -> str
 
 
 def _fingerprints(findings: Iterable[Finding]) -> list[str]:
-    """What each finding is known by from run to run: its file, its code and the text of its line, as in a baseline.
+    """The fingerprint of each finding: its file, its code and the text of its line, as in a baseline.
 
     Of several that are alike, their order. Edits elsewhere in the file change none of it.
     """

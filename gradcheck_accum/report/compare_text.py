@@ -25,7 +25,7 @@ def compare_text(
 ) -> str:
     """The whole report; sentences are broken at ``width``, but never those that name a place.
 
-    ``quiet`` leaves the verdict, what to do and the causes, and of what is equivalent nothing.
+    ``quiet`` leaves the verdict, what to do and the causes, and nothing about what is equivalent.
     """
     if quiet and not result.exit_status:
         return ""

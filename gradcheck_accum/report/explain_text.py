@@ -16,7 +16,7 @@ _CODE = re.compile(r"`([^`]+)`")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 _DIFF = {"+": "green", "-": "red"}
 _KEPT = "\0"
-"""Stands for a space that no line may end at."""
+"""Placeholder for a space at which no line may be broken."""
 
 
 def explain_text(page: RulePage, *, paint: Paint = PLAIN, width: int = WIDTH) -> str:

@@ -1,4 +1,4 @@
-"""What fuzzing came to, for people: the smallest failing cases with their tests, or a campaign's counts."""
+"""The results of fuzzing, for people: the smallest failing cases with their tests, or a campaign's counts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _compared(tally: Tally) -> list[str]:
 
 
 def _disagreement(one: Disagreement) -> str:
-    """A program on which the engines part, with both ledgers side by side."""
+    """A program on which the engines disagree, with both ledgers side by side."""
     width = max([len(line) for line in one.static] + [len("lint")])
     rows = max(len(one.static), len(one.dynamic))
     ledgers = [f"{'lint':{width}}  verify"] if rows else []

@@ -51,7 +51,7 @@ _DRIFT = _Column(("weight", "drift"), lambda w: error(w.drift))
 _VERDICT = _Column(("", "verdict"), lambda w: _verdict(w), to_the_left=True)
 
 _SAID_ONCE = (_LINE, _UNITS, _MICRO_BATCHES, _RATIO, _ALLOWED)
-"""Columns that stand above the table where it is too wide and all windows have the same there, in this order."""
+"""Columns that are moved above the table, in this order, if it is too wide and all windows have the same value."""
 
 _LEFT_OUT = (_ALLOWED, _LINE, _RATIO, _UNITS, _MICRO_BATCHES, _UPDATE, _OPTIMIZER, _DRIFT)
 """Columns that a table does without where it is too wide even so: the JSON report has them."""
@@ -132,7 +132,7 @@ def _row(columns: Iterable[_Column], widths: Iterable[int], cells: Iterable[str]
 def grouped(
     windows: Sequence[WindowReport],
 ) -> tuple[list[WindowReport], list[tuple[WindowReport, list[WindowReport]]]]:
-    """The windows to show, and for each one that stands for others those that it stands for."""
+    """The windows to show, and those that are hidden, each group with the first window like them."""
     if len(windows) <= _ALWAYS_SHOWN:
         return list(windows), []
     # Hiding one window behind a line that says so saves nothing.

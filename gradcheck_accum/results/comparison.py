@@ -1,4 +1,4 @@
-"""What ``compare`` reports: values that every report renders and that know no engine."""
+"""What ``compare`` reports: values that every report renders and that depend on no engine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Compared:
 
     @property
     def disagrees(self) -> bool:
-        """Whether ``verify``'s ledger says of this run what the comparison does not."""
+        """Whether ``verify``'s ledger has another verdict on this run than the comparison."""
         decided = {Verdict.EQUIVALENT, Verdict.DEVIATES}
         said = None if self.watched is None else self.watched.verdict
         return self.verdict in decided and said in decided and said is not self.verdict

@@ -1,4 +1,4 @@
-"""What ``lint`` reports: values that every report renders and that know neither engine."""
+"""What ``lint`` reports: values that every report renders and that depend on neither engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A repair: ``safe`` keeps every other meaning of the program, an unsafe one may not."""
+    """A repair: a ``safe`` one preserves everything else that the program does, an unsafe one may not."""
 
     safe: bool
     message: str
@@ -37,7 +37,7 @@ class Fix:
 class Finding:
     """One mistake at one place in a source file. ``said`` states it, ``help`` what to do about it.
 
-    ``text`` is the line at that place, by which a baseline knows the finding again; ``fix_left_out`` says that no fix
+    ``text`` is the line at that place, by which a baseline recognizes the finding; ``fix_left_out`` says that no fix
     was looked for, because those before it in the file took all the time that there is. ``likely`` says that it is a
     mistake with data as they mostly are, which the source does not show.
     """
@@ -63,7 +63,7 @@ class Finding:
 
 
 def in_order(finding: Finding) -> tuple[str, int, int, int, str]:
-    """What findings are sorted by: their places, cell by cell in a notebook."""
+    """The sort key of findings: their places, cell by cell in a notebook."""
     where = finding.where
     return where.path, where.cell, where.line, where.column, finding.mistake.code
 
@@ -122,9 +122,9 @@ class LintResult:
     fixed: tuple[Finding, ...] = ()
     """What was found and has been fixed, which is not among ``findings``."""
     not_followed: int = 0
-    """Loops that took more than the budget to follow, of which nothing is known."""
+    """Loops that took more than the budget to follow: nothing is known about them."""
     unread: tuple[str, ...] = ()
-    """Modules that what was linted imports, and that the budget left unread: what they do is not known."""
+    """Modules that the linted files import and that were not read for lack of budget: what they do is unknown."""
     rewrites: tuple[Rewrite, ...] = ()
     """What fixing would make of the files that it changes, where that was asked for."""
 

@@ -1,4 +1,4 @@
-"""What fuzzing comes to: values that every report renders and that know no engine."""
+"""The results of fuzzing: values that every report renders and that depend on no engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradcheck_accum.results.verdict import Verdict, VerifyResult
 
 
 class TrialOutcome(Enum):
-    """What one case of a loop came to; of several cases, the first of these that is no success decides."""
+    """The outcome of one case of a loop; of several cases, the first of these that is not a success decides."""
 
     EQUIVALENT = "equivalent"
     DEVIATES = "deviates"
@@ -42,7 +42,7 @@ class FailedCase:
 
 @dataclass(frozen=True, slots=True)
 class LoopTrial:
-    """A loop that was tried on many cases: how many came to what, and the smallest failing case of each kind."""
+    """A loop that was tried on many cases: how many had which outcome, and the smallest failing case of each kind."""
 
     target: str
     outcomes: Counter[TrialOutcome]
@@ -50,7 +50,7 @@ class LoopTrial:
 
     @property
     def exit_status(self) -> int:
-        """0 equivalent wherever there was anything to do, 1 deviates, 2 raised, 3 not decided."""
+        """0 equivalent in every case that had a step, 1 deviates, 2 raised, 3 not decided."""
         found = {failure.outcome for failure in self.failures}
         for outcome, status in ((TrialOutcome.DEVIATES, 1), (TrialOutcome.RAISED, 2), (TrialOutcome.UNDECIDED, 3)):
             if outcome in found:
@@ -88,7 +88,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """The plainest variant found of one kind of disagreement: its source, both ledgers in lines, what is wrong."""
+    """The simplest variant that shows one kind of disagreement: its source, both ledgers in lines, the problem."""
 
     source: str
     problems: tuple[str, ...]

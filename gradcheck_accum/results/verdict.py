@@ -1,4 +1,4 @@
-"""What ``verify`` reports: values that every report renders and that know neither engine."""
+"""What ``verify`` reports: values that every report renders and that depend on neither engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.results.html_parts import bullets, paragraph, table
 
 _SHOWN = 12
-"""How many windows a notebook is shown of a result."""
+"""How many windows of a result a notebook shows."""
 
 
 class Verdict(Enum):
@@ -111,7 +111,7 @@ class WindowReport:
     by_parameter: ByParameter | None = None
 
     def _cells(self) -> tuple[str, ...]:
-        """What a notebook shows of it, under `_HEADINGS`."""
+        """The row that a notebook shows, under `_HEADINGS`."""
         known = [weight for weight in self.weights if weight is not None]
         unknown = len(known) < len(self.weights) or not known
         least, most = (_number(None),) * 2 if unknown else (_number(min(known)), _number(max(known)))
@@ -213,7 +213,7 @@ class VerifyResult:
         return f"{self.script}: {'error' if self.error else self.verdict.value}:", self.error or self.reason
 
     def _causes(self) -> list[str]:
-        """Every mistake in a line, with what to do, and what does not count."""
+        """Every mistake in one line with its remedy, and what was accepted."""
         found = [(f"{_said(one)}{f'; {one.help}' if one.help else ''}") for one in self.diagnosis]
         if self.help:
             found.append(self.help)
@@ -249,7 +249,7 @@ def _said(diagnosis: Diagnosis) -> str:
 
 
 def verdict_on(windows: Sequence[WindowReport], total: int, *, lost: str, diagnosed: bool) -> tuple[Verdict, str]:
-    """What windows come to together, and why: the worst of what was measured, and no pass of what was not.
+    """The verdict on several windows, and why: the worst that was measured, and never a pass for what was not.
 
     They are those of ``total`` that decide. ``lost`` says in words which data reached no step, ``diagnosed`` whether
     a mistake that moves gradients is known.

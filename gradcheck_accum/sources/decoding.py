@@ -8,11 +8,11 @@ MARK = "\ufeff"
 
 
 class NotText(ValueError):
-    """Bytes that are no source; the message is one line that says why."""
+    """Bytes that are not a source text; the message is one line that says why."""
 
 
 def encoding_of(content: bytes) -> str:
-    """The encoding that a source is in, UTF-8 where it names none. Raises NotText where it names one that is none."""
+    """The encoding of a source, UTF-8 if it names none. Raises NotText if it names one that does not exist."""
     if b"coding" not in b"\n".join(content.split(b"\n", 2)[:2]):
         return "utf-8"
     import io
@@ -22,7 +22,7 @@ def encoding_of(content: bytes) -> str:
         named, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except SyntaxError as error:
         raise NotText(f"not Python: {error.msg}") from None
-    except LookupError as error:  # a codec, but none of text, of which later versions of Python tell here
+    except LookupError as error:  # a codec, but not one of text: later versions of Python report it here
         raise NotText(f"not Python: {str(error).partition(';')[0]}") from None
     return "utf-8" if named == "utf-8-sig" else named
 
@@ -32,7 +32,7 @@ def text_of(content: bytes) -> str:
     encoding = encoding_of(content)
     try:
         return content.removeprefix(codecs.BOM_UTF8).decode(encoding)
-    except LookupError:  # a codec, but none of text
+    except LookupError:  # a codec, but not one of text
         raise NotText(f"not Python: {encoding!r} is not a text encoding") from None
     except ValueError as error:
         byte = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
@@ -41,7 +41,7 @@ def text_of(content: bytes) -> str:
 
 
 def shown_text(content: bytes) -> str:
-    """The text of a source as well as it can be read."""
+    """The text of a source, as far as it can be read."""
     try:
         return text_of(content)
     except NotText:

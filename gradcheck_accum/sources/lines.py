@@ -13,7 +13,7 @@ Change = tuple[str, int, int, int, int]
 
 
 def changes(old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
-    """How to make the new version of the old one, in order.
+    """How to turn the old version into the new one, in order.
 
     What both begin and end with is equal. Between them `difflib` looks at every pair of equal lines: where a file has
     thousands of one line, all that is there counts as replaced.

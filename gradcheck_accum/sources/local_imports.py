@@ -82,7 +82,7 @@ def _top_of_project(directory: str) -> str | None:
 
 
 class Source:
-    """The bytes of a module, and where its functions and classes are in them."""
+    """The bytes of a module, and the positions of its functions and classes."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -134,7 +134,7 @@ def _definitions(content: bytes) -> dict[bytes, bytes]:
 
 
 def digest(source: Source | None) -> str:
-    """What a content is known by; nothing stands for no file."""
+    """The key of a content; empty if there is no file."""
     if source is None:
         return ""
     import hashlib  # not needed by most runs

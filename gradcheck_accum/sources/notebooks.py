@@ -28,7 +28,7 @@ _TOKEN = re.compile(r"\\.|'''|\"\"\"|['\"#()\[\]{}]")
 
 
 class NotebookError(ValueError):
-    """What was read is no notebook; the message is one line that says why."""
+    """The content is not a notebook; the message is one line that says why."""
 
 
 _BOUNDARY = "#\x1f"
@@ -50,14 +50,14 @@ class _Cell:
 
 
 class Notebook:
-    """One notebook. ``source`` joins its Python cells, with magics and shell lines made harmless where they stand.
+    """One notebook. ``source`` joins its Python cells, with magics and shell lines made harmless where they are.
 
     Lines and columns of ``source`` are those of the cells: `place` gives a line's cell and its line in there, `line`
     is the way back. `cells_of` takes a changed source apart, and `replaced` writes cells into the notebook's ``text``.
     """
 
     def __init__(self, content: bytes | str) -> None:
-        """Raises NotebookError where ``content`` is no notebook of format 4."""
+        """Raises NotebookError if ``content`` is not a notebook of format 4."""
         try:
             self.text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
             document = json.loads(self.text)
@@ -80,7 +80,7 @@ class Notebook:
         self.source = "".join(f"{line}\n" for line in lines)
 
     def place(self, line: int) -> tuple[int, int]:
-        """The cell that a line of ``source`` stands in, and its line there; (0, ``line``) without any cell."""
+        """The cell that a line of ``source`` is in, and its line there; (0, ``line``) without any cell."""
         at = bisect_right(self._cells, line, key=lambda cell: cell.first) - 1
         return (self._cells[at].number, line - self._cells[at].first + 1) if at >= 0 else (0, line)
 
@@ -105,7 +105,7 @@ class Notebook:
     def cells_of(self, source: str) -> dict[int, str]:
         """The texts of the cells that differ in a changed ``source``, magics and all.
 
-        Raises NotebookError where a line was changed that only stands for a magic.
+        Raises NotebookError if a line was changed that is only a placeholder for a magic.
         """
         parts: list[list[str]] = [[]]
         for line in source.split("\n")[:-1]:
@@ -166,13 +166,13 @@ def _items(text: str, at: int) -> Iterator[tuple[int, int]]:
 
 
 def _skip(text: str, at: int) -> int:
-    """The first place from ``at`` on that is no space between values."""
+    """The first place from ``at`` on that is not white space."""
     match = _SPACE.match(text, at)
     return match.end() if match else at
 
 
 def _encoded(source: str, like: str) -> str:
-    """A source in JSON in the way that another one is written: as a string or as lines, with its spaces."""
+    """A source as JSON, written in the same way as another one: as a string or as lines, with its spaces."""
     escape = like.isascii() and "\\u" in like
     if not like.startswith("["):
         return json.dumps(source, ensure_ascii=escape)

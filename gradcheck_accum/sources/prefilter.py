@@ -15,7 +15,7 @@ _BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backwar
 """Begins with a plain word, because `re` is quick to look for those."""
 _STEP = rb"\.[\s\\]*step[\s\\]*\("
 _TELLS_TO_STEP = rb"\b(?:update_grad|need_update)[\s\\]*=(?!=)"
-"""An argument that tells what runs backward to step as well (timm's scalers): both calls in one."""
+"""An argument that makes the call that runs backward step as well (timm's scalers): both in one."""
 _NO_CODE = (
     rb"#[^\r\n]*"
     rb"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
@@ -23,12 +23,12 @@ _NO_CODE = (
     rb"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'"
     rb'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 )
-"""Comments and strings: what libraries show in them is the commonest backward that is none."""
+"""Comments and strings: most calls of backward in libraries are only shown in these."""
 _FROM = rb"from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^()]*)\)|([\w, \t]*))"
 _IMPORT = rb"import[ \t]+(\w+)(?![\w.])"
 
 _LOADERS = (b"DataLoader", b"dataloader", b"train_loader", b"data_loader", b"train_dl", b"in loader", b"(loader")
-"""How a loop over data that leaves both calls to functions of other modules may be known."""
+"""Signs of a loop over data that leaves both calls to functions of other modules."""
 
 
 def may_train(source: bytes) -> bool:

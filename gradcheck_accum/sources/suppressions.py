@@ -24,7 +24,7 @@ _SEEN_BY_VERIFY_ALONE = frozenset(
     if mistake.code.startswith("GA9")
     for name in (mistake.code, mistake.name)
 )
-"""Mistakes that are measured, and shown by no ledger: lint does not know whether a comment suppresses them."""
+"""Mistakes that are measured and that no ledger shows: lint does not know whether a comment suppresses them."""
 
 MAY_NAME_CODES = re.compile(rb"gradcheck-accum:\s*ignore|noqa:[^\n]*GA\d", re.IGNORECASE)
 """Is in the bytes of every file with a comment that is meant for us."""

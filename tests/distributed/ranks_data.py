@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from typing import NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+K = 2
 ROWS, FEATURES, CLASSES = 6, 8, 3
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -45,6 +46,39 @@ def share_of_all_tokens(windows: list[list[Batch]], factor: int = 1) -> Callable
     """A loss that is the sum over the targets, times a factor, by all that the ranks' windows hold."""
     totals = {id(window[0][0]): everywhere(tokens(window)) for window in windows}
     return lambda out, y, window: cross_entropy(out, y, reduction="sum") * factor / totals[id(window[0][0])]
+
+
+class Run(Protocol):
+    """What every kind of run has: a model, windows of batches, what pauses the average, and a step."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    def windows(self) -> list[list[Batch]]: ...
+    def synced(self, window: list[Batch]) -> Iterator[Batch]: ...
+    def step(self) -> None: ...
+
+
+def mean(out: torch.Tensor, y: torch.Tensor, window: list[Batch]) -> torch.Tensor:
+    return cross_entropy(out, y) / len(window)
+
+
+def loop(run: Run, loss: Callable[..., torch.Tensor] = mean) -> None:
+    for window in run.windows():
+        for x, y in run.synced(window):
+            loss(run.model(x), y, window).backward()
+        run.step()
+
+
+def unscaled(run: Run) -> None:
+    loop(run, lambda out, y, window: cross_entropy(out, y))
+
+
+def divided_by_k(run: Run) -> None:
+    loop(run, lambda out, y, window: cross_entropy(out, y) / K)
+
+
+def sum_over_all_tokens(run: Run) -> None:
+    loop(run, share_of_all_tokens(run.windows(), dist.get_world_size()))
 
 
 def leave() -> NoReturn:

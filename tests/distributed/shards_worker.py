@@ -1,6 +1,6 @@
 """Runs on every rank of one torchrun: small loops whose weights fully_shard (FSDP2) spreads over the ranks.
 
-What is right is worked out beside them on whole weights: the large batch of a step is the micro-batches of all ranks,
+What is right is computed separately on whole weights: the large batch of a step is the micro-batches of all ranks,
 and its gradient in float64 is that of the summed loss over its units.
 """
 
@@ -21,7 +21,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import CLASSES, FEATURES, Batch, data, leave, perceptron, share_of_all_tokens, tokens
+from ranks_data import (
+    CLASSES,
+    FEATURES,
+    Batch,
+    K,
+    data,
+    divided_by_k,
+    leave,
+    loop,
+    mean,
+    perceptron,
+    share_of_all_tokens,
+    sum_over_all_tokens,
+    tokens,
+    unscaled,
+)
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
@@ -29,11 +44,11 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.judge.run import judge_ranks
 from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import observe
 
-K = 2
 NONE = torch.empty(0, dtype=torch.float64)
 NOT_WITH_GLOO = "Cannot use ReduceOp.AVG with Gloo"
 """What older PyTorch (2.7, say) raises where fully_shard averages over several meshes."""
@@ -45,7 +60,7 @@ Optimizer = Callable[..., torch.optim.Optimizer]
 
 
 class Own(torch.optim.SGD):
-    """Of which nobody knows whether it looks at one element of a weight at a time."""
+    """An unknown optimizer: whether it treats the elements of a weight separately is not known."""
 
 
 @dataclass
@@ -93,29 +108,6 @@ class Run:
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
-
-
-def mean(out: torch.Tensor, y: torch.Tensor, window: list[Batch]) -> torch.Tensor:
-    return cross_entropy(out, y) / len(window)
-
-
-def loop(run: Run, loss: Callable[..., torch.Tensor] = mean) -> None:
-    for window in run.windows():
-        for x, y in run.synced(window):
-            loss(run.model(x), y, window).backward()
-        run.step()
-
-
-def unscaled(run: Run) -> None:
-    loop(run, lambda out, y, window: cross_entropy(out, y))
-
-
-def divided_by_k(run: Run) -> None:
-    loop(run, lambda out, y, window: cross_entropy(out, y) / K)
-
-
-def sum_over_all_tokens(run: Run) -> None:
-    loop(run, share_of_all_tokens(run.windows(), dist.get_world_size()))
 
 
 def scaled_by_hand(run: Run) -> None:
@@ -256,7 +248,7 @@ def last_one_local(run: Run) -> None:
 
 
 def kept_gathered(run: Run) -> None:
-    """Weights stay whole between the micro-batches of a window, and FSDP2 is told which backward is the last."""
+    """Weights stay whole between the micro-batches of a window, and FSDP2 knows which backward is the last."""
     for window in run.windows():
         for j, (x, y) in enumerate(window):
             last = j == len(window) - 1
@@ -309,7 +301,7 @@ def hooked(run: Run) -> None:
 
 
 def local(run: Run) -> None:
-    """No sharded module synchronises here: the loop of what is not fully_shard's."""
+    """No sharded module synchronizes here: the loop of what is not fully_shard's."""
     for window in run.windows():
         for x, y in window:
             (cross_entropy(run.model(x), y) / K).backward()
@@ -499,7 +491,7 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
         "verdict": result.verdict.value,
         "reason": result.reason,
         "codes": sorted({d.mistake.code for d in result.diagnosis}),
-        "lines": {d.mistake.code: line(d.where.line) for d in result.diagnosis},
+        "lines": {d.mistake.code: line(d.where) for d in result.diagnosis},
         "messages": [d.message for d in result.diagnosis],
         "notes": list(result.notes),
         "reference": result.reference.kind,
@@ -517,9 +509,8 @@ def measure(case: Case, rank: int, ranks: int) -> dict[str, Any]:
     }
 
 
-def line(number: int) -> str:
-    """A line of this file."""
-    return Path(__file__).read_text(encoding="utf-8").splitlines()[number - 1].strip()
+def line(where: Location) -> str:
+    return Path(where.path).read_text(encoding="utf-8").splitlines()[where.line - 1].strip()
 
 
 def compared(used: torch.Tensor, weights: list[torch.Tensor], model: Model, batch: list[Batch]) -> list[float]:

@@ -98,7 +98,7 @@ EACH = (
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All configurations of one script, right and wrong, beside one reference, in one launch."""
+    """All configurations of one script, right and wrong, and one reference, in one launch."""
     folder = tmp_path_factory.mktemp("ranks")
     status, out, err = ended(launch(folder, SCRIPT, "--output-format", "json", of=EACH), folder)
     assert status == 1, err

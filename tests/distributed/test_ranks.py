@@ -56,7 +56,7 @@ DIVERGED = {"never synced", "last one local"}
 """After their first step the ranks' weights differ, and there is no one large batch any more."""
 
 REDRAWN = {"right, with dropout"}
-"""Its masks are the loop's own, which the arithmetic beside it does not draw."""
+"""Its masks are the loop's own, which the arithmetic does not draw."""
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ WRONG = {
 }
 
 SLOW_ALONE = {"synced every time": ["GA701"], "clipped while it waits": ["GA402"]}
-"""What moves no gradient."""
+"""What changes no gradient."""
 
 UNKNOWN = {
     "right, but the replay alone will do": "not replayed as one large batch: its weights are sharded over the ranks",

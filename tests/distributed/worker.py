@@ -1,6 +1,6 @@
-"""Runs on every rank of one torchrun: many small loops, each watched, put together on rank 0 and written as JSON.
+"""Runs on every rank of one torchrun: many small loops, each watched, collected on rank 0 and written as JSON.
 
-What is right is worked out here beside it: the large batch of a step is the micro-batches of all ranks, and its
+What is right is computed here separately: the large batch of a step is the micro-batches of all ranks, and its
 gradient in float64 is that of the summed loss over its units.
 """
 
@@ -19,7 +19,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ranks_data import FEATURES, Batch, data, everywhere, leave, perceptron, share_of_all_tokens, tokens
+from ranks_data import (
+    FEATURES,
+    Batch,
+    K,
+    data,
+    divided_by_k,
+    everywhere,
+    leave,
+    loop,
+    perceptron,
+    share_of_all_tokens,
+    sum_over_all_tokens,
+    tokens,
+    unscaled,
+)
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -29,8 +43,6 @@ from torch.nn.parallel import DistributedDataParallel
 from gradcheck_accum.verify.judge.run import judge_ranks
 from gradcheck_accum.verify.ranks.rank_report import RankReport
 from gradcheck_accum.verify.session import observe
-
-K = 2
 
 
 @dataclass
@@ -61,29 +73,6 @@ class Run:
         for batch in window:
             with self.paused(batch is not window[-1]):
                 yield batch
-
-
-def loop(run: Run, scale: Callable[[torch.Tensor, torch.Tensor, list[Batch]], torch.Tensor]) -> None:
-    for window in run.windows():
-        for x, y in run.synced(window):
-            scale(run.model(x), y, window).backward()
-        run.step()
-
-
-def right(run: Run) -> None:
-    loop(run, lambda out, y, window: cross_entropy(out, y) / len(window))
-
-
-def unscaled(run: Run) -> None:
-    loop(run, lambda out, y, window: cross_entropy(out, y))
-
-
-def remainder_divided_by_k(run: Run) -> None:
-    loop(run, lambda out, y, window: cross_entropy(out, y) / K)
-
-
-def sum_over_all_tokens(run: Run) -> None:
-    loop(run, share_of_all_tokens(run.windows(), dist.get_world_size()))
 
 
 def sum_over_one_ranks_part_of_all_tokens(run: Run) -> None:
@@ -210,7 +199,7 @@ def spread(run: Run, loop: Callable[[Run], None]) -> None:
 def hooked(run: Run, hook: Callable[..., Any]) -> None:
     """A communication hook of PyTorch's own makes the average."""
     run.model.register_comm_hook(None, hook)
-    right(run)
+    loop(run)
 
 
 def undisturbed(rank: int) -> bool:
@@ -245,18 +234,18 @@ class Case:
 
 
 CASES = {
-    "right": Case(right),
-    "right, with a remainder": Case(right, batches=(5, 5)),
-    "right, of more weights than a sketch": Case(right, lambda: perceptron(400)),
+    "right": Case(loop),
+    "right, with a remainder": Case(loop, batches=(5, 5)),
+    "right, of more weights than a sketch": Case(loop, lambda: perceptron(400)),
     "unscaled, of more weights than a sketch": Case(unscaled, lambda: perceptron(400)),
-    "right, in float64": Case(right, lambda: perceptron(400).double()),
-    "right, with dropout": Case(right, lambda: nn.Sequential(nn.Dropout(0.4), perceptron())),
+    "right, in float64": Case(loop, lambda: perceptron(400).double()),
+    "right, with dropout": Case(loop, lambda: nn.Sequential(nn.Dropout(0.4), perceptron())),
     "right, clipped": Case(clipped),
     "right, one micro-batch each": Case(one_micro_batch_each, window=1),
-    "batch normalisation": Case(right, lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), perceptron())),
+    "batch normalisation": Case(loop, lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), perceptron())),
     "unscaled": Case(unscaled),
-    "remainder divided by K": Case(remainder_divided_by_k, batches=(5, 5)),
-    "unequal tokens": Case(right, ragged=True),
+    "remainder divided by K": Case(divided_by_k, batches=(5, 5)),
+    "unequal tokens": Case(loop, ragged=True),
     "unequal tokens, one micro-batch each": Case(one_micro_batch_each, ragged=True, window=1),
     "sum over all tokens": Case(sum_over_all_tokens, ragged=True),
     "sum over a rank's part of all tokens": Case(sum_over_one_ranks_part_of_all_tokens, ragged=True),
@@ -265,8 +254,8 @@ CASES = {
     "gradients scaled by all tokens": Case(gradients_scaled_by_all_tokens, ragged=True),
     "right, with unused parameters": Case(right_with_its_own_loss, WithLoss, options={"find_unused_parameters": True}),
     "unscaled, with unused parameters": Case(unscaled_loss, WithLoss, options={"find_unused_parameters": True}),
-    "right, in views of the buckets": Case(right, options={"gradient_as_bucket_view": True}),
-    "right, the optimizer spread": Case(partial(spread, loop=right)),
+    "right, in views of the buckets": Case(loop, options={"gradient_as_bucket_view": True}),
+    "right, the optimizer spread": Case(partial(spread, loop=loop)),
     "unscaled, the optimizer spread": Case(partial(spread, loop=unscaled)),
     "averaged by a hook": Case(partial(hooked, hook=default_hooks.allreduce_hook)),
     "averaged by a hook, in float16": Case(partial(hooked, hook=default_hooks.fp16_compress_hook)),

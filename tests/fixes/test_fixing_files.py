@@ -1,4 +1,4 @@
-"""--fix, --unsafe-fixes and --diff: what is written, what is only shown, and what is said of it."""
+"""--fix, --unsafe-fixes and --diff: what is written, what is only shown, and what is reported."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a script did, as hooks of the tests' own saw it, and what it should have done, in float64: nothing of verify's.
 
-What a step got is read off ``.grad``; what it should have got is computed from the weights at the step's entry and the
+What a step got is read from ``.grad``; what it should have got is computed from the weights at the step's entry and the
 data that the loader gave, as one large batch.
 """
 

@@ -63,7 +63,7 @@ def trainer_of(toy: Any, tmp_path: Path) -> Callable[..., Any]:
     from accelerate.state import AcceleratorState
     from transformers import Trainer, TrainingArguments
 
-    # What one Accelerator was told, the next one of the process goes by.
+    # The next Accelerator of the process uses the settings of the previous one.
     AcceleratorState._reset_state(reset_partial_state=True)
 
     class OwnModel(toy.Model):  # type: ignore[misc,name-defined]

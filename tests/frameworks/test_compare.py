@@ -1,7 +1,7 @@
 """compare on scripts that train through a framework: the same script on the same data in batches of a whole window.
 
 No ledger knows what these frameworks mean to divide by; the script on the large batch shows it. The ratios of norms
-that are expected are those of the arithmetic: r / K of a remainder of r micro-batches, K where nobody divides.
+that are expected are those of the arithmetic: r / K of a remainder of r micro-batches, K where nothing divides.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def train(name: str, arguments: list[str]) -> None:
 
 
 def compare(name: str, *arguments: str) -> tuple[Verdict, Compared]:
-    """A script in windows of 4 micro-batches of 4 beside one batch of 16 a step."""
+    """A script in windows of 4 micro-batches of 4 and, for comparison, in one batch of 16 per step."""
     result = compared_loop(train, [dict(name=name, arguments=[*arguments, *more]) for more in ([], ["whole"])])
     assert not result.error, result.error
     (one,) = result.compared
@@ -70,7 +70,7 @@ def test_tails_that_are_divided_by_the_full_k_are_too_short(name: str) -> None:
 def test_tails_of_the_others_are_what_they_hold(name: str) -> None:
     verdict, one = compare(name, "remainder")
     if name == "transformers_own_model":
-        # Nobody divides: 4 times too large, and twice in the remainder.
+        # Nothing divides: 4 times too large, and twice in the remainder.
         assert verdict is Verdict.DEVIATES
         assert ratios(one) == pytest.approx([4.0, 4.0, 2.0] * 2, rel=1e-4)
         return

@@ -1,4 +1,4 @@
-"""verify on scripts that train through a framework, beside float64 arithmetic that knows nothing of verify."""
+"""verify on scripts that train through a framework, against float64 arithmetic that is independent of verify."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ready(request: pytest.FixtureRequest) -> None:
     if package == "deepspeed" and not (shutil.which("ninja") and shutil.which("g++")):
         pytest.skip("deepspeed compiles what it needs, and there is no compiler")
     if package in {"accelerate", "transformers", "sentence_transformers", "trl"}:
-        # What one Accelerator was told, the next one of the process goes by.
+        # The next Accelerator of the process uses the settings of the previous one.
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -106,6 +106,11 @@ class Twin:
     help: str = ""
 
 
+def right(name: str, says: str, replaced: tuple[tuple[str, str], ...], condition: str = "equal") -> Twin:
+    """A twin that is right, of which nothing is reported."""
+    return Twin(name, says, replaced, "", condition=condition, verdict=Verdict.EQUIVALENT)
+
+
 HALVED_TRAINER = (
     "    trainer = {kind}(",
     """\
@@ -165,17 +170,7 @@ TIMM_SCHEDULE_OFTEN = (
 )
 
 TWINS = [
-    Twin(
-        "accelerate_loop",
-        "the targets of the window counted",
-        (
-            *COUNTED,
-            *RUNS_ON_OVER_PASSES,
-        ),
-        "",
-        condition="unequal",
-        verdict=Verdict.EQUIVALENT,
-    ),
+    right("accelerate_loop", "the targets of the window counted", (*COUNTED, *RUNS_ON_OVER_PASSES), "unequal"),
     Twin(
         "accelerate_loop",
         "divided by the user too",
@@ -195,58 +190,41 @@ TWINS = [
         "remainder",
         help="scales the loss at accelerate/accelerator.py:",
     ),
-    Twin(
-        "accelerate_loop",
-        "windows that run on into the next pass",
-        RUNS_ON_OVER_PASSES,
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
-    ),
-    Twin(
+    right("accelerate_loop", "windows that run on into the next pass", RUNS_ON_OVER_PASSES, "remainder"),
+    right(
         "accelerate_loop",
         "full windows alone",
         (
             ("in loader:", "in itertools.islice(loader, len(loader) // STEPS * STEPS):"),
             ("import sys", "import itertools, sys"),
         ),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
-    Twin(
+    right(
         "lightning_automatic",
         "full windows alone",
         (("accumulate_grad_batches=STEPS", "accumulate_grad_batches=STEPS, limit_train_batches=2 * STEPS"),),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
-    Twin(
+    right(
         "lightning_automatic",
         "a number of micro-batches that divides the pass",
         (("accumulate_grad_batches=STEPS", "accumulate_grad_batches=5"),),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
-    Twin(
+    right(
         "transformers_own_model",
         "a model that says that it divides nothing",
         (("class OwnModel(Model):\n", "class OwnModel(Model):\n    accepts_loss_kwargs = False\n\n"),),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
-    Twin(
+    right(
         "transformers_own_model",
         "a trainer that is told that the model divides nothing",
         (("    trainer.train()", "    trainer.model_accepts_loss_kwargs = False\n    trainer.train()"),),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
-    Twin(
+    right(
         "transformers_own_model",
         "a compute_loss_func that divides",
         (
@@ -260,9 +238,7 @@ TWINS = [
                 "labels.flatten(), reduction='sum') / num_items_in_batch)",
             ),
         ),
-        "",
-        condition="unequal",
-        verdict=Verdict.EQUIVALENT,
+        "unequal",
     ),
     Twin(
         "sentence_similarity",
@@ -298,7 +274,7 @@ TWINS = [
         "accelerate",
         help="call zero_grad() after step()",
     ),
-    Twin(
+    right(
         "accelerate_loop",
         "the tail made right by hand",
         (
@@ -312,19 +288,10 @@ TWINS = [
                 "accelerator.backward(loss * STEPS / left if index >= len(loader) - left else loss)",
             ),
         ),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
-    Twin(
-        "transformers_own_model",
-        "a forward that takes no **kwargs",
-        ((", **kwargs", ""),),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
-    ),
-    Twin(
+    right("transformers_own_model", "a forward that takes no **kwargs", ((", **kwargs", ""),), "remainder"),
+    right(
         "transformers_own_model",
         "a forward that uses num_items_in_batch",
         (
@@ -335,9 +302,7 @@ TWINS = [
                 'reduction="sum") / num_items_in_batch',
             ),
         ),
-        "",
-        condition="unequal",
-        verdict=Verdict.EQUIVALENT,
+        "unequal",
     ),
     Twin(
         "transformers_own_model",
@@ -441,15 +406,8 @@ TWINS = [
         "timm",
         condition="clip",
     ),
-    Twin(
-        "timm_loop",
-        "clipped by the size of the weights",
-        (('mode="norm"', 'mode="agc"'),),
-        "",
-        condition="clip",
-        verdict=Verdict.EQUIVALENT,
-    ),
-    Twin("timm_loop", "a NativeScaler", (TIMM_SCALER,), "", condition="clip", verdict=Verdict.EQUIVALENT),
+    right("timm_loop", "clipped by the size of the weights", (('mode="norm"', 'mode="agc"'),), "clip"),
+    right("timm_loop", "a NativeScaler", (TIMM_SCALER,), "clip"),
     Twin(
         "timm_loop",
         "a NativeScaler that is not told when to update",
@@ -475,19 +433,15 @@ TWINS = [
         "timm",
         verdict=Verdict.EQUIVALENT,
     ),
-    Twin(
+    right(
         "timm_loop",
         "a schedule that is told the same number of updates at every micro-batch",
         ((TIMM_SCHEDULE, ""), (TIMM_CONTINUE, TIMM_SCHEDULE + TIMM_CONTINUE)),
-        "",
-        verdict=Verdict.EQUIVALENT,
     ),
-    Twin(
+    right(
         "timm_loop",
         "a schedule that is planned in micro-batches, and moves with them",
         (*TIMM_SCHEDULE_OFTEN, ("updates_per_epoch=-(-len(loader) // STEPS)", "updates_per_epoch=len(loader)")),
-        "",
-        verdict=Verdict.EQUIVALENT,
     ),
     Twin(
         "timm_loop",
@@ -498,7 +452,7 @@ TWINS = [
         "timm",
         verdict=Verdict.EQUIVALENT,
     ),
-    Twin(
+    right(
         "timm_loop",
         "mixed pictures, of soft classes, from a loader that shuffles and drops",
         (
@@ -510,11 +464,9 @@ TWINS = [
             ("    distributed=distributed,\n", "    distributed=distributed,\n    is_training=True,\n"),
             ("num_classes=CLASSES\n", "num_classes=CLASSES, drop_path_rate=0.5, drop_rate=0.2\n"),
         ),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
-    Twin(
+    right(
         "timm_loop",
         "a task of timm's own, and an optimizer that wraps another",
         (
@@ -523,9 +475,7 @@ TWINS = [
             ("loss_fn(model(input), target)", "loss_fn(input, target)['loss']"),
             ('opt="adamw"', 'opt="lookahead_adamw"'),
         ),
-        "",
-        condition="remainder",
-        verdict=Verdict.EQUIVALENT,
+        "remainder",
     ),
     Twin(
         "timm_loop",

@@ -75,7 +75,7 @@ def test_a_model_of_keras_that_an_optimizer_of_pytorch_trains_is_compared(
 def _is_the_large_batchs(
     weights: dict[torch.Size, tuple[torch.Tensor, torch.Tensor]], batch: slice, ratio: float
 ) -> None:
-    """What stands in ``.grad`` beside the large batch's gradient, in float64."""
+    """The contents of ``.grad``, and the large batch's gradient in float64."""
     torch.manual_seed(1)
     x, y = (torch.randn(6 * ROWS, n)[batch].double() for n in (4, 1))
     shapes = [torch.Size(shape) for shape in ((4, 7), (7,), (7, 1), (1,))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from labelled_loops import LabelledLoop, labelled_loops
 from loops_with_places import codes_in
 from watching import watch_source
 
@@ -34,56 +36,38 @@ def judged(body: str, folder: Path, *, count: int = 6) -> tuple[Verdict, set[str
     )
 
 
-FOUND = {
-    "lint took a list of counts for a loader, and a weight by units for none": (
-        """\
+STEP = """\
+if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()"""
+"""What a loop that is written with ``{step}`` does at the end of a window."""
+
+
+FOUND = labelled_loops("""\
+#: 6 batches, equivalent: lint took a list of counts for a loader, and a weight by units for none
 units = [y.numel() for _, y in loader]
 totals = [sum(units[s:s + K]) for s in range(0, len(units), K)]
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) * (y.numel() / totals[i // K])
     loss.backward()
-    if (i + 1) % K == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-        6,
-        Verdict.EQUIVALENT,
-        set(),
-        set(),
-    ),
-    "lint gave up on a list of batches that is counted through by hand": (
-        """\
+    {step}
+
+#: 6 batches, deviates, GA101: lint gave up on a list of batches that is counted through by hand
 i = 0
 while i < len(loader):
     x, y = loader[i]
     loss = criterion(model(x), y)
     loss.backward()
-    if (i + 1) % K == 0:
-        optimizer.step()
-        optimizer.zero_grad()
+    {step}
     i += 1
-""",
-        6,
-        Verdict.DEVIATES,
-        {"GA101"},
-        {"GA101"},
-    ),
-    "lint knew the rows of a batch of a list by one name and not by another": (
-        """\
+
+#: 6 batches, deviates, GA102: lint knew the rows of a batch of a list by one name and not by another
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / K / len(x)
     loss.backward()
-    if (i + 1) % K == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-        6,
-        Verdict.DEVIATES,
-        {"GA102"},
-        {"GA102"},
-    ),
-    "a step at every micro-batch was called off by one too": (
-        """\
+    {step}
+
+#: 6 batches, deviates, GA304: a step at every micro-batch was called off by one too
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / K
     loss.backward()
@@ -91,14 +75,9 @@ for i, (x, y) in enumerate(loader):
     optimizer.zero_grad()
     if (i + 1) % K == 0:
         print(i)
-""",
-        6,
-        Verdict.DEVIATES,
-        {"GA304"},
-        {"GA304"},
-    ),
-    "a clip of the remainder that was thrown away was told as one of the next window, with nothing to clip": (
-        """\
+
+#: 5 batches, deviates, GA301, GA401: a clip of the remainder that was thrown away was told as one of the next window,
+#: with nothing to clip
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
         if i % K == 0:
@@ -108,44 +87,26 @@ for epoch in range(2):
         nn.utils.clip_grad_norm_(model.parameters(), 0.01)
         if (i + 1) % K == 0:
             optimizer.step()
-""",
-        5,
-        Verdict.DEVIATES,
-        {"GA301", "GA401"},
-        {"GA301", "GA401"},
-    ),
-    "a single window that is cleared after each of its micro-batches was one that is cleared in its middle": (
-        """\
+
+#: 3 batches, deviates, GA201: a single window that is cleared after each of its micro-batches was one that is cleared
+#: in its middle
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / 3
     loss.backward()
     if (i + 1) % 3 == 0:
         optimizer.step()
     optimizer.zero_grad()
-""",
-        3,
-        Verdict.DEVIATES,
-        {"GA201"},
-        {"GA201"},
-    ),
-    "without a loader, a micro-batch that was skipped passed for a remainder": (
-        """\
+
+#: 6 batches, deviates, GA303: without a loader, a micro-batch that was skipped passed for a remainder
 for i, (x, y) in enumerate(loader):
     if i == 2:
         continue
     loss = criterion(model(x), y) / K
     loss.backward()
-    if (i + 1) % K == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-        6,
-        Verdict.DEVIATES,
-        {"GA303"},
-        {"GA303"},
-    ),
-    "gradients that no step used lacked the division that the others got, and hid what it was": (
-        """\
+    {step}
+
+#: 6 batches, deviates, GA301, GA302: gradients that no step used lacked the division that the others got, and hid what
+#: it was
 for i, (x, y) in enumerate(loader):
     criterion(model(x), y).backward()
     if i % K == 0:
@@ -153,14 +114,8 @@ for i, (x, y) in enumerate(loader):
             p.grad.div_(K)
         optimizer.step()
         optimizer.zero_grad()
-""",
-        6,
-        Verdict.DEVIATES,
-        {"GA301", "GA302"},
-        {"GA301", "GA302"},
-    ),
-    "losses kept before they were scaled did not count as kept": (
-        """\
+
+#: 8 batches, equivalent, GA801: losses kept before they were scaled did not count as kept
 total = 0.0
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 for i, (x, y) in enumerate(loader):
@@ -171,14 +126,8 @@ for i, (x, y) in enumerate(loader):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-""",
-        8,
-        Verdict.EQUIVALENT,
-        {"GA801"},
-        None,
-    ),
-    "two optimizers on one window hid the graphs that were kept": (
-        """\
+
+#: 8 batches, equivalent, GA801: two optimizers on one window hid the graphs that were kept
 total = 0.0
 head = nn.Linear(3, 3)
 other = torch.optim.SGD(head.parameters(), lr=0.1)
@@ -191,14 +140,9 @@ for i, (x, y) in enumerate(loader):
         other.step()
         optimizer.zero_grad()
         other.zero_grad()
-""",
-        8,
-        Verdict.EQUIVALENT,
-        {"GA801"},
-        None,
-    ),
-    "two optimizers on windows of two hid a schedule that runs at every micro-batch": (
-        """\
+
+#: 8 batches, equivalent, GA601 (verify): two optimizers on windows of two hid a schedule that runs at every
+#: micro-batch
 head = nn.Linear(3, 3)
 other = torch.optim.SGD(head.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -211,14 +155,8 @@ for i, (x, y) in enumerate(loader):
         optimizer.zero_grad()
         other.zero_grad()
     scheduler.step()
-""",
-        8,
-        Verdict.EQUIVALENT,
-        {"GA601"},
-        None,
-    ),
-    "a sum over the window's own count passed where a micro-batch of it was skipped": (
-        """\
+
+#: 6 batches, deviates, ?: a sum over the window's own count passed where a micro-batch of it was skipped
 criterion = nn.CrossEntropyLoss(reduction="sum")
 loader = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (3, 2, 1, 2, 3, 4)]
 totals = [5, 3, 7]
@@ -227,17 +165,9 @@ for i, (x, y) in enumerate(loader):
         continue
     loss = criterion(model(x), y) / totals[i // K]
     loss.backward()
-    if (i + 1) % K == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-        6,
-        Verdict.DEVIATES,
-        None,
-        None,
-    ),
-    "a division of gradients that had overflowed did not show, and the loss was called unscaled": (
-        """\
+    {step}
+
+#: 8 batches, inconclusive: a division of gradients that had overflowed did not show, and the loss was called unscaled
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y)
     if i >= 4:
@@ -248,14 +178,9 @@ for i, (x, y) in enumerate(loader):
             p.grad.div_(K)
         optimizer.step()
         optimizer.zero_grad()
-""",
-        8,
-        Verdict.INCONCLUSIVE,
-        set(),
-        None,
-    ),
-    "one micro-batch left of a window of unequal ones was too heavy or too light, and hid the mean of means": (
-        """\
+
+#: 6 batches, deviates, GA104, GA201: one micro-batch left of a window of unequal ones was too heavy or too light, and
+#: hid the mean of means
 loader = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (4, 4, 1, 3, 4, 1)]
 for i, (x, y) in enumerate(loader):
     optimizer.zero_grad()
@@ -263,28 +188,17 @@ for i, (x, y) in enumerate(loader):
     loss.backward()
     if (i + 1) % 3 == 0:
         optimizer.step()
-""",
-        6,
-        Verdict.DEVIATES,
-        {"GA104", "GA201"},
-        {"GA104", "GA201"},
-    ),
-    "a short window at the end of three unlike ones was called divided twice": (
-        """\
+
+#: 8 batches, deviates, GA103, GA302: a short window at the end of three unlike ones was called divided twice
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / 4
     loss.backward()
     if i % 4 == 0 or i + 1 == len(loader):
         optimizer.step()
         optimizer.zero_grad()
-""",
-        8,
-        Verdict.DEVIATES,
-        {"GA103", "GA302"},
-        {"GA103", "GA302"},
-    ),
-    "lint took each window that is cut from a list for a pass, and missed an average of every micro-batch": (
-        """\
+
+#: 5 batches, equivalent, GA602: lint took each window that is cut from a list for a pass, and missed an average of
+#: every micro-batch
 average = torch.optim.swa_utils.AveragedModel(model)
 for start in range(0, len(loader), K):
     window = loader[start:start + K]
@@ -294,14 +208,8 @@ for start in range(0, len(loader), K):
         average.update_parameters(model)
     optimizer.step()
     optimizer.zero_grad()
-""",
-        5,
-        Verdict.EQUIVALENT,
-        {"GA602"},
-        {"GA602"},
-    ),
-    "and losses that are kept over all windows": (
-        """\
+
+#: 8 batches, equivalent, GA801: and losses that are kept over all windows
 import itertools
 kept = 0.0
 batches = iter(loader)
@@ -312,14 +220,9 @@ while window := list(itertools.islice(batches, K)):
         kept = kept + loss
     optimizer.step()
     optimizer.zero_grad()
-""",
-        8,
-        Verdict.EQUIVALENT,
-        {"GA801"},
-        {"GA801"},
-    ),
-    "a scheduler's step beside the backwards passed for an optimizer's, and its schedule was cut short": (
-        """\
+
+#: 6 batches, equivalent: a scheduler's step beside the backwards passed for an optimizer's, and its schedule was cut
+#: short
 import itertools
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2 * len(loader))
 for epoch in range(2):
@@ -331,14 +234,8 @@ for epoch in range(2):
             scheduler.step()
         optimizer.step()
         optimizer.zero_grad()
-""",
-        6,
-        Verdict.EQUIVALENT,
-        set(),
-        set(),
-    ),
-    "a scheduler that moves after the flush too was two, and neither of them cut short": (
-        """\
+
+#: 10 batches, equivalent, GA603: a scheduler that moves after the flush too was two, and neither of them cut short
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2 * len(loader))
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
@@ -352,14 +249,9 @@ for epoch in range(2):
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
-""",
-        10,
-        Verdict.EQUIVALENT,
-        {"GA603"},
-        {"GA603"},
-    ),
-    "half of an odd number of micro-batches is less than the steps, and hid a schedule that is cut short": (
-        """\
+
+#: 5 batches, equivalent, GA603: half of an odd number of micro-batches is less than the steps, and hid a schedule that
+#: is cut short
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader))
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / min(K, len(loader) - i // K * K)
@@ -368,14 +260,9 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
-""",
-        5,
-        Verdict.EQUIVALENT,
-        {"GA603"},
-        {"GA603"},
-    ),
-    "a loader that is drawn from by hand had no length for lint, and so the mean over it no losses": (
-        """\
+
+#: 1 batch, equivalent, GA802 (lint): a loader that is drawn from by hand had no length for lint, and so the mean over
+#: it no losses
 import itertools
 data = torch.utils.data.TensorDataset(torch.randn(45, 4), torch.randint(0, 3, (45,)))
 loader = torch.utils.data.DataLoader(data, batch_size=3)
@@ -389,14 +276,8 @@ while window := list(itertools.islice(batches, 4)):
     optimizer.step()
     optimizer.zero_grad()
 print("mean loss", running / len(loader))
-""",
-        1,
-        Verdict.EQUIVALENT,
-        set(),
-        {"GA802"},
-    ),
-    "a step that is never made, in a block that never runs, made a pass of a window": (
-        """\
+
+#: 5 batches, equivalent, GA602: a step that is never made, in a block that never runs, made a pass of a window
 average = torch.optim.swa_utils.AveragedModel(model)
 for start in range(0, len(loader), K):
     window = loader[start:start + K]
@@ -408,14 +289,9 @@ for start in range(0, len(loader), K):
             optimizer.step()
     optimizer.step()
     optimizer.zero_grad()
-""",
-        5,
-        Verdict.EQUIVALENT,
-        {"GA602"},
-        {"GA602"},
-    ),
-    "a window that holds as many targets that count as each micro-batch has rows was called not divided": (
-        """\
+
+#: 2 batches, equivalent: a window that holds as many targets that count as each micro-batch has rows was called not
+#: divided
 criterion = nn.CrossEntropyLoss(reduction="sum")
 loader = [(torch.randn(3, 4), torch.tensor(y)) for y in ([-100, 1, 2], [-100, -100, 0])]
 total = sum(int((y != -100).sum()) for _, y in loader)
@@ -424,14 +300,9 @@ for x, y in loader:
     loss.backward()
 optimizer.step()
 optimizer.zero_grad()
-""",
-        2,
-        Verdict.EQUIVALENT,
-        set(),
-        set(),
-    ),
-    "a remainder's loss that was never cleared hid that what is shown was divided": (
-        """\
+
+#: 5 batches, deviates, GA203, GA802 (lint): a remainder's loss that was never cleared hid that what is shown was
+#: divided
 running = 0.0
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
@@ -441,14 +312,8 @@ for epoch in range(2):
         if (i + 1) % K == 0 or i + 1 == len(loader):
             optimizer.step()
 print("mean loss", running / (2 * len(loader)))
-""",
-        5,
-        Verdict.DEVIATES,
-        {"GA203"},
-        {"GA203", "GA802"},
-    ),
-    "a schedule that has run to its end in one window was cut short": (
-        """\
+
+#: 2 batches, equivalent: a schedule that has run to its end in one window was cut short
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader))
 for x, y in loader:
     loss = criterion(model(x), y) / K
@@ -456,14 +321,8 @@ for x, y in loader:
     scheduler.step()
 optimizer.step()
 optimizer.zero_grad()
-""",
-        2,
-        Verdict.EQUIVALENT,
-        set(),
-        set(),
-    ),
-    "losses that were weighed for other windows were a mean of means, and not divided": (
-        """\
+
+#: 4 batches, deviates, GA302: losses that were weighed for other windows were a mean of means, and not divided
 loader = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in (2, 4, 2, 1)]
 totals = [6, 3]
 for i, (x, y) in enumerate(loader, 1):
@@ -472,28 +331,18 @@ for i, (x, y) in enumerate(loader, 1):
     if (i + 1) % K == 0 or i == len(loader):
         optimizer.step()
         optimizer.zero_grad()
-""",
-        4,
-        Verdict.DEVIATES,
-        {"GA302"},
-        {"GA302"},
-    ),
-    "where the short windows hold more together, they were the usual ones, and the right one held a remainder": (
-        """\
+
+#: 10 batches, deviates, GA302: where the short windows hold more together, they were the usual ones, and the right one
+#: held a remainder
 for i, (x, y) in enumerate(loader, 1):
     loss = criterion(model(x), y) * (1 / min(4, len(loader) - (i - 1) // 4 * 4))
     loss.backward()
     if (i + 1) % 4 == 0 or i == len(loader):
         optimizer.step()
         optimizer.zero_grad()
-""",
-        10,
-        Verdict.DEVIATES,
-        {"GA302"},
-        {"GA302"},
-    ),
-    "a step in a function that nothing calls made a pass of a window, and hid a schedule that runs ahead": (
-        """\
+
+#: 4 batches, equivalent, GA601: a step in a function that nothing calls made a pass of a window, and hid a schedule
+#: that runs ahead
 import itertools
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader) // K)
 batches = iter(loader)
@@ -506,14 +355,8 @@ while window := list(itertools.islice(batches, K)):
             optimizer.step()
     optimizer.step()
     optimizer.zero_grad()
-""",
-        4,
-        Verdict.EQUIVALENT,
-        {"GA601"},
-        {"GA601"},
-    ),
-    "a number that is divided by 4 was divided by K, because every batch has 4 rows": (
-        """\
+
+#: 1 batch, deviates, GA102: a number that is divided by 4 was divided by K, because every batch has 4 rows
 loader = [(torch.randn(4, 4), torch.randint(0, 3, (4,))) for _ in range(5)]
 for epoch in range(2):
     for start in range(0, len(loader), K):
@@ -524,14 +367,9 @@ for epoch in range(2):
         optimizer.step()
         optimizer.zero_grad()
     size = 2 * 3 % 4
-""",
-        1,
-        Verdict.DEVIATES,
-        {"GA102"},
-        {"GA102"},
-    ),
-    "gradients of zero looked as if they had not been divided with the others, and the loss was called unscaled": (
-        """\
+
+#: 8 batches, equivalent: gradients of zero looked as if they had not been divided with the others, and the loss was
+#: called unscaled
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) * (i < 4)
     loss.backward()
@@ -540,14 +378,8 @@ for i, (x, y) in enumerate(loader):
             p.grad.div_(K)
         optimizer.step()
         optimizer.zero_grad()
-""",
-        8,
-        Verdict.EQUIVALENT,
-        set(),
-        set(),
-    ),
-    "a remainder that leaks into the next pass is none that was flushed": (
-        """\
+
+#: 5 batches, deviates, GA301: a remainder that leaks into the next pass is none that was flushed
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
         loss = criterion(model(x), y) / K
@@ -555,14 +387,9 @@ for epoch in range(2):
         if (i + 1) % K == 0:
             optimizer.step()
             optimizer.zero_grad()
-""",
-        5,
-        Verdict.DEVIATES,
-        {"GA301"},
-        {"GA301"},
-    ),
-    "the one window that was right, because the others are one longer than K, was called a remainder divided by K": (
-        """\
+
+#: 8 batches, deviates, GA302: the one window that was right, because the others are one longer than K, was called a
+#: remainder divided by K
 count = 0
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / K
@@ -572,14 +399,8 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
         count = 0
-""",
-        8,
-        Verdict.DEVIATES,
-        {"GA302"},
-        {"GA302"},
-    ),
-    "a clip behind the step of a flush, with which the run ends, was in no window": (
-        """\
+
+#: 5 batches, equivalent, GA402: a clip behind the step of a flush, with which the run ends, was in no window
 for i, (x, y) in enumerate(loader):
     criterion(model(x), y).div(min(K, len(loader) - i // K * K)).backward()
     if (i + 1) % K == 0:
@@ -590,14 +411,8 @@ if len(loader) % K:
     optimizer.step()
     nn.utils.clip_grad_norm_(model.parameters(), 0.01)
     optimizer.zero_grad()
-""",
-        5,
-        Verdict.EQUIVALENT,
-        {"GA402"},
-        {"GA402"},
-    ),
-    "a remainder was not told where the gradient of one of the steps had overflowed": (
-        """\
+
+#: 5 batches, deviates, GA301: a remainder was not told where the gradient of one of the steps had overflowed
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
         loss = criterion(model(x), y) / K
@@ -607,14 +422,9 @@ for epoch in range(2):
         if (i + 1) % K == 0:
             optimizer.step()
             optimizer.zero_grad()
-""",
-        5,
-        Verdict.DEVIATES,
-        {"GA301"},
-        None,
-    ),
-    "batches of three rows and a loss that is divided by them were taken for windows of three": (
-        """\
+
+#: 8 batches, deviates, GA102, GA103: batches of three rows and a loss that is divided by them were taken for windows
+#: of three
 loader = loader[:8]
 count = 0
 for i, (x, y) in enumerate(loader):
@@ -625,38 +435,33 @@ for i, (x, y) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
         count = 0
-""",
-        8,
-        Verdict.DEVIATES,
-        {"GA102", "GA103"},
-        {"GA102", "GA103"},
-    ),
-    "a loader's last batch that is short was a full one to lint: the mean of means with it was not told": (
-        """\
+
+#: 1 batch, deviates, GA104: a loader's last batch that is short was a full one to lint: the mean of means with it was
+#: not told
 data = torch.utils.data.TensorDataset(torch.randn(7, 4), torch.randint(0, 3, (7,)))
 loader = torch.utils.data.DataLoader(data, batch_size=2)
 for i, (x, y) in enumerate(loader):
     loss = criterion(model(x), y) / K
     loss.backward()
-    if (i + 1) % K == 0:
-        optimizer.step()
-        optimizer.zero_grad()
-""",
-        1,
-        Verdict.DEVIATES,
-        {"GA104"},
-        {"GA104"},
-    ),
-}
+    {step}
+""")
 
 
-@pytest.mark.parametrize("what", FOUND)
-def test_found_and_mended(what: str, tmp_path: Path) -> None:
-    body, count, verdict, seen, linted = FOUND[what]
-    got, diagnosed, found = judged(body, tmp_path, count=count)
-    assert got is verdict
-    assert seen is None or diagnosed == seen
-    assert linted is None or found == linted
+def required(codes: Sequence[str], engine: str, other: str) -> set[str]:
+    return {code.removesuffix(f" ({engine})") for code in codes if not code.endswith(f" ({other})")}
+
+
+@pytest.mark.parametrize("loop", FOUND, ids=lambda loop: loop.name)
+def test_found_and_mended(loop: LabelledLoop, tmp_path: Path) -> None:
+    batches, verdict, *codes = loop.label.split(", ")
+    got, diagnosed, found = judged(loop.source.replace("{step}", STEP), tmp_path, count=int(batches.split()[0]))
+    assert got is Verdict(verdict)
+    if codes == ["?"]:
+        return
+    assert diagnosed == required(codes, "verify", "lint")
+    # What the label has of verify alone, lint may find too.
+    optional = {code.removesuffix(" (verify)") for code in codes if code.endswith(" (verify)")}
+    assert found - optional == required(codes, "lint", "verify")
 
 
 @pytest.mark.parametrize(
@@ -863,7 +668,7 @@ for _ in range(2):
 
 
 def test_a_window_that_is_rejected_before_the_rest_of_its_pass(tmp_path: Path) -> None:
-    # Of five, the fourth is rejected and the third with it: the counter, which begins again, says that the fifth is the
+    # Of five, the fourth is rejected and the third with it: the counter, which restarts, says that the fifth is the
     # rest of its pass, in both passes.
     rejects = "if i == 3: optimizer.zero_grad(); continue"
     verdict, codes, _ = judged(REJECTING.format(rejects=rejects), tmp_path, count=5)

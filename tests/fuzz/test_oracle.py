@@ -107,7 +107,7 @@ _BESIDE = frozenset({"clip", "scaler", "schedule", "average", "graphs", "metrics
         (replace(LOOP, objective=Objective(constant=Number("0.7"), operation="*")), "equivalent"),
         (replace(LOOP, objective=Objective(terms=3, mean=Number("3"))), "equivalent"),
         (replace(LOOP, objective=Objective(warm_up=Number("3"))), "equivalent"),
-        # A whole window is thrown away on purpose; what there was of another is missing from it.
+        # A whole window is discarded on purpose; what there was of another is missing from it.
         (replace(LOOP, loss="mse", rejects="window", outliers=(5,)), "equivalent"),
         (replace(LOOP, loss="mse", rejects="batch", outliers=(4,)), "deviates"),
         # The last of a window, with which all of it goes, and its step.
@@ -153,7 +153,7 @@ TWICE = replace(FULL, mutations=frozenset({"GA102"}))
         (replace(UNSCALED, objective=Objective(constant=Number("3", "num_heads")), k_from="literal"), ""),
         # (fit + spread + size) / 3
         (replace(UNSCALED, objective=Objective(terms=3, mean=Number("3"))), A_NUMBER_IN_ANOTHER_ROLE),
-        # A division by K twice is told by its name, and by a bare number it is not.
+        # A second division by K is recognized by its name, but not as a bare number.
         (TWICE, ""),
         (replace(TWICE, k_from="literal"), A_NUMBER_IN_ANOTHER_ROLE),
         # A remainder tells it: no constant is right for a window of three and one of one.
@@ -185,7 +185,7 @@ def test_nothing_may_be_said_of_a_right_loop() -> None:
 
 def test_a_mistake_has_consequences_that_may_be_said() -> None:
     true = truth(replace(FULL, mutations=frozenset({"GA302"})))
-    # Windows of one and of three, and two that are left: nobody has to say more than that it is off by one.
+    # Windows of one and of three, and two that are left: no more has to be reported than that it is off by one.
     assert true.demanded == {"GA302"}
     assert "GA301" in true.allowed and "GA402" not in true.allowed
 

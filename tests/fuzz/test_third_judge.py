@@ -1,4 +1,4 @@
-"""The third judge of drawn loops: each beside itself at K = 1, on the same rows."""
+"""The third judge of drawn loops: each compared with itself at K = 1, on the same rows."""
 
 from __future__ import annotations
 

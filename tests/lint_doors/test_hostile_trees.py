@@ -25,7 +25,7 @@ from .conftest import BAD
 
 WITH_HELPER = "from helper import back\n" + BAD.replace("loss.backward()", "back(loss)")
 SECONDS = 300
-"""Far more than any of them takes: who waits for ever fails, and holds nobody up."""
+"""Far more than any of them takes: a test that waits forever fails, and does not block the others."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def a_circle(path: Path) -> None:
 SPECIAL = [pipe, endless, a_directory, a_circle]
 
 
-# What stands where a file should
+# Something else where a file should be
 
 
 @pytest.mark.parametrize("make", SPECIAL)
@@ -189,7 +189,7 @@ def test_what_is_nested_too_deeply_is_one_line_and_2(project: Any, loss: str) ->
     project.write("train.py", BAD.replace("criterion(model(x), y)", loss))
     status = project.lint("--no-cache", "train.py")
     if status == 0 and sys.version_info >= (3, 14):
-        # That Python reads deeper: what such a loss weighs is not known.
+        # That Python reads deeper: the weight of such a loss is not known.
         assert project.out.startswith("No mistakes found in 1 file")
         return
     assert status == 2

@@ -1,4 +1,4 @@
-"""Training that runs on into modules beside the linted one: helpers that it calls, classes that it inherits from."""
+"""Training that continues in modules next to the linted one: helpers that it calls, classes that it inherits from."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ CHAIN = {"first.py": FIRST, "second.py": SECOND, "third.py": THIRD, "fourth.py":
 def test_modules_are_followed_as_far_as_the_loop_needs_them(
     project: Callable[..., list[tuple[str, int, str]]],
 ) -> None:
-    """What clears stands in the fourth module from the loop: without it nothing would ever be cleared."""
+    """What clears is in the fourth module from the loop: without it nothing would ever be cleared."""
     loop = LOOP.format(imports="from first import micro_step", calls="micro_step(loss / K, opt, i, K)")
     assert project({"train.py": loop, **CHAIN}, "train.py") == [("second.py", 5, "GA301")]
 
@@ -371,7 +371,7 @@ def test_a_scaler_that_calls_a_helper_elsewhere_is_still_a_piece_of_others_loops
 
 
 def _moved(loop: Path) -> tuple[str, str] | None:
-    """A loop without the helpers that can stand in a module of their own, and that module."""
+    """A loop without the helpers that can be in a module of their own, and that module."""
     module = ast.parse(loop.read_text())
     used = {n.func.id for n in ast.walk(module) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     helpers = [s for s in module.body if isinstance(s, ast.FunctionDef) and s.name in used]

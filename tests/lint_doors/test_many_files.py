@@ -105,21 +105,21 @@ def test_an_error_of_ours_costs_one_file(project: Any, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that were analysed."""
+    """The paths that were analyzed."""
     from gradcheck_accum.lint.project import run
 
-    analysed: list[str] = []
+    analyzed: list[str] = []
     open_document = run.open_document
 
     def count(source: bytes, path: str) -> Any:
-        analysed.append(path)
+        analyzed.append(path)
         return open_document(source, path)
 
     monkeypatch.setattr(run, "open_document", count)
-    return analysed
+    return analyzed
 
 
-def test_what_was_analysed_is_not_analysed_again(project: Any, notebook: Any, counted: list[str]) -> None:
+def test_what_was_analyzed_is_not_analyzed_again(project: Any, notebook: Any, counted: list[str]) -> None:
     project.write("a.py")
     project.write("b.py", "def f(loss):\n    loss.backward()  # gradcheck-accum: ignore[GA101]\n")
     project.write("c.ipynb", notebook((project.root / "a.py").read_text()))

@@ -1,4 +1,4 @@
-"""Notebooks: their cells are one program, and findings are told by cell."""
+"""Notebooks: their cells are one program, and findings are reported by cell."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def page_of(name: str) -> str:
 
 
 def in_order(words: str, *parts: str) -> bool:
-    """Whether these stand in a text, one after another."""
+    """Whether a text contains these, one after another."""
     return re.search(".*".join(map(re.escape, parts)), words, re.DOTALL) is not None
 
 

@@ -1,4 +1,4 @@
-"""A page that was asked for is written also where nobody reads the report (`| head`)."""
+"""A page that was asked for is also written if the report is not read (`| head`)."""
 
 from __future__ import annotations
 

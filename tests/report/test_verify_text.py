@@ -1,4 +1,4 @@
-"""The text report of verify: what a person must be able to read off it."""
+"""The text report of verify: what a person must be able to read from it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ _MARKS = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing, and what it shows in words: for those who do not see it, and what must be said of it."""
+    """A drawing, and what it shows in words: for those who do not see it, and a note on it."""
 
     svg: Markup
     description: str
@@ -237,7 +237,7 @@ def _groups(measured: _Measured) -> list[_Measured]:
 
 
 def _floor(values: Sequence[float]) -> float:
-    """What stands for 0 on a scale that has none."""
+    """The value that is drawn for 0 on a logarithmic scale."""
     positive = [value for value in values if value > 0]
     return min(positive) / 10 if positive else 1e-16
 

@@ -99,7 +99,7 @@ class Part:
     reasons: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: str = ""
-    is_beside: bool = False
+    is_compared: bool = False
     """Whether it was compared with another run, and has neither weights nor a cost."""
 
 
@@ -196,7 +196,7 @@ def _watched(result: VerifyResult, page: _Page, title: str = "") -> Part:
 
 def _compared(one: Compared, page: _Page) -> list[Part]:
     """A configuration compared with the reference, and ``verify``'s result for the same run."""
-    part = Part(made_of(one.configuration), one.verdict, one.reason, is_beside=True)
+    part = Part(made_of(one.configuration), one.verdict, one.reason, is_compared=True)
     differences = [_difference(difference, page) for difference in one.differences[:_SENTENCES]]
     part.causes = [difference for difference in differences if not difference.by]
     part.accepted = [_accepted(each, page) for each in one.accepted[:_SENTENCES]]
@@ -221,7 +221,7 @@ def _add_units(part: Part, windows: Sequence[WindowReport], page: _Page) -> None
     chosen_ones = set(order[:_UNITS])
     for name, own in by_optimizer.items():
         if name in chosen_ones:
-            part.units.append(_unit(name, own, page, "step" if part.is_beside else "window"))
+            part.units.append(_unit(name, own, page, "step" if part.is_compared else "window"))
         else:
             tally = {verdict: sum(w.verdict is verdict for w in own) for verdict in Verdict}
             said = ", ".join(f"{many} {verdict.value}" for verdict, many in tally.items() if many)

@@ -84,7 +84,7 @@ def train(
 
 
 def nothing(loop: Loop, batch: Batch) -> None:
-    """What a right loop does beside."""
+    """What a right loop does in addition."""
 
 
 def fisher(loop: Loop, done: int) -> None:

@@ -1,4 +1,4 @@
-"""verify on gradients that torch.autograd.grad hands out and the loop puts into ``.grad``, beside plain arithmetic.
+"""verify on gradients that torch.autograd.grad returns and the loop puts into ``.grad``, against plain arithmetic.
 
 K is 3, a micro-batch has 5 rows (or 5, 2 and 4), the loss a coefficient of 0.7.
 """
@@ -103,7 +103,7 @@ def meaned(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch
 
 
 def by_rows(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
-    """Each gradient weighs as many rows as its batch has."""
+    """Each gradient is weighted by the rows of its batch."""
     parameters = list(model.parameters())
     for start in range(0, len(given), K):
         window = given[start : start + K]
@@ -163,7 +163,7 @@ def test_watching_changes_no_bit() -> None:
 
 
 def test_a_gradient_that_is_measured_beside_the_backward_changes_nothing() -> None:
-    # An adaptive weight, read off the last layer, as in VQGAN: the gradients that step come from backward().
+    # An adaptive weight, computed from the last layer, as in VQGAN: the gradients that step come from backward().
     def loop(divisor: float) -> Loop:
         def run(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
             for i, (x, y) in enumerate(given):
@@ -275,7 +275,7 @@ def test_learning_to_learn_is_right_where_the_mean_over_the_tasks_steps(by_call:
 
 @pytest.mark.parametrize("by_call", [True, False])
 def test_the_samples_of_a_task_may_share_its_statistics(by_call: bool) -> None:
-    # A task is normalised by itself wherever it stands, and tasks are what the mean is over.
+    # A task is normalized by itself wherever it is, and tasks are what the mean is over.
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Tanh(), nn.Linear(6, 3))
     names, parameters = zip(*model.named_parameters(), strict=True)
@@ -318,7 +318,7 @@ def test_a_penalty_on_the_gradient_of_the_weights_is_no_task() -> None:
 
 
 def test_what_was_handed_out_and_thrown_away_is_a_dropped_remainder() -> None:
-    # Two passes over 4 batches, K = 3: the sum begins anew with every pass, and the fourth batch is lost.
+    # Two passes over 4 batches, K = 3: the sum restarts with every pass, and the fourth batch is lost.
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
         parameters = list(model.parameters())
         for start in (0, 4):

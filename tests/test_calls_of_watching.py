@@ -1,4 +1,4 @@
-"""What a window of a tiny model costs beside PyTorch: how often our code is called, whatever the load of a machine."""
+"""What a window of a tiny model costs in addition to PyTorch: how often our code is called, whatever the load."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_folders_that_hold_packages(tmp_path: Path) -> None:
     found = installed_folders(path, str(torch_folder), str(program))
     for folder in (*path[::2], str(tmp_path / "target"), sysconfig.get_paths()["purelib"]):
         assert str(Path(folder).resolve()) + os.sep in found
-    # A folder of the user's own modules, and one where the program lies beside what it needs.
+    # A folder of the user's own modules, and one where the program is next to what it needs.
     assert str(tmp_path / "lib") + os.sep not in found
     beside = installed_folders(path, str(torch_folder), str(tmp_path / "target" / "train.py"))
     assert str(tmp_path / "target") + os.sep not in beside

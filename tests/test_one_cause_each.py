@@ -1,4 +1,4 @@
-"""One mistake has one cause: what explains nothing further is not reported beside it."""
+"""One mistake has one cause: what explains nothing further is not reported in addition."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Means that are multiplied by what they were taken over, and other factors that mean something only together.
 
-What is expected is float64 arithmetic on the same model and data: the gradient that the loop adds up, beside that of
+What is expected is float64 arithmetic on the same model and data: the gradient that the loop adds up, and that of
 the mean over all samples of its window.
 """
 
@@ -107,7 +107,7 @@ optimizer.step()
 """
     result = watch_source(script, tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == ["GA104"]
-    # A token of 10 in all should weigh 1/10: it weighs 1/16 and 1/4.
+    # Each of 10 tokens should have the weight 1/10: it has 1/16 and 1/4.
     assert result.windows[0].weights == pytest.approx((10 / 16, 10 / 4))
 
 

@@ -1,4 +1,4 @@
-"""Updates that a script throws away on purpose are no mistakes; what only looks like one is."""
+"""Updates that a script discards on purpose are no mistakes; what only looks like one is."""
 
 from __future__ import annotations
 
