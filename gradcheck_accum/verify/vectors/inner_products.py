@@ -192,7 +192,7 @@ def squared_norm(gradient: torch.Tensor) -> torch.Tensor:
     """‖g‖² as a tensor on its device, in float32 at least; infinite where it is beyond that dtype."""
     dtype = gradient.dtype
     if dtype is torch.float32 or dtype is torch.float64:
-        # Most have one dimension or two, and every call counts for those of one.
+        # Little tensors mostly have one dimension, and their time is that of the calls.
         flat = gradient if gradient.dim() == 1 else gradient.reshape(-1)
         return torch.dot(flat, flat)
     flat = (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)

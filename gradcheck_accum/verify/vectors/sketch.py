@@ -105,8 +105,8 @@ class Sketcher:
         total = torch.zeros(min(elements, BUCKETS), dtype=torch.float64, device=device)
         signs = _signs(device)
         for start, stop, width, turn, first in self._plan(place, elements, device):
-            # A change of signs is exact in every dtype; only the sum needs more digits. To convert the signs first takes
-            # less time than to multiply by numbers of another dtype.
+            # A change of signs is exact in every dtype; only the sum needs more digits. To convert the signs first is
+            # faster than to multiply by numbers of another dtype.
             own = pieces(start, stop)
             signed = signs[first : first + stop - start].to(own.dtype).mul_(own)
             whole = (stop - start) // width * width
