@@ -51,7 +51,7 @@ class Copies:
         """
         with self._lock:
             if self._answer is None:
-                self._answer = self._requests.recv(1)
+                self._answer = os.read(self._requests.fileno(), 1)
         if not self._answer:
             return self._process if self._process.wait() < 0 else None
         return self._asked_for(arguments) if self._answer == b"1" else None
@@ -109,7 +109,7 @@ class _Copy:
     @classmethod
     def of(cls, reports: socket.socket) -> Child | None:
         """The copy whose number is reported; None if it was not made."""
-        number = reports.recv(64)
+        number = os.read(reports.fileno(), 64)
         if not number:
             reports.close()
             return None
@@ -127,7 +127,7 @@ class _Copy:
         ready, _, _ = select.select([self._reports], [], [], timeout)
         if not ready:
             raise subprocess.TimeoutExpired("the script", timeout or 0.0)
-        reported = self._reports.recv(64)
+        reported = os.read(self._reports.fileno(), 64)
         if not reported:
             # The process that it is a copy of was killed: how it ends will not be reported.
             self.kill()
