@@ -300,6 +300,55 @@ def test_the_samples_of_a_task_may_share_its_statistics(by_call: bool) -> None:
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
 
 
+def test_weights_are_what_an_optimizer_updates_whatever_their_class() -> None:
+    def maml(divisor: float) -> tuple[VerifyResult, list[float]]:
+        drawn = torch.Generator().manual_seed(4)
+        weights = [torch.randn(3, 4, generator=drawn).requires_grad_(), torch.zeros(3).requires_grad_()]
+        optimizer, ratios, given = torch.optim.SGD(weights, lr=0.1), [], batches(4 * K)
+
+        def adapted(own: list[torch.Tensor], support: Batch, query: Batch) -> torch.Tensor:
+            inner = torch.autograd.grad(cross_entropy(linear(support[0], *own), support[1]), own, create_graph=True)
+            return cross_entropy(linear(query[0], *(w - 0.3 * g for w, g in zip(own, inner, strict=True))), query[1])
+
+        with observe() as observation:
+            for start in range(0, len(given), 2 * K):
+                tasks_of_step = [given[task : task + 2] for task in range(start, start + 2 * K, 2)]
+                for support, query in tasks_of_step:
+                    (adapted(weights, support, query) / divisor).backward()
+                copies = [w.detach().clone().requires_grad_() for w in weights]
+                mean = torch.stack([adapted(copies, *task) for task in tasks_of_step]).mean()
+                true = torch.autograd.grad(mean, copies)
+                norms = [torch.cat([g.flatten() for g in own]).norm() for own in ([w.grad for w in weights], true)]
+                ratios.append(float(norms[0] / norms[1]))
+                optimizer.step()
+                optimizer.zero_grad()
+        return observation.result(), ratios
+
+    right, ratios = maml(K)
+    assert ratios == pytest.approx([1.0, 1.0])
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong, ratios = maml(1.0)
+    assert ratios == pytest.approx([K, K])
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx(ratios)
+    assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]
+
+
+def test_data_that_requires_a_gradient_is_no_weight() -> None:
+    # An adversarial input is made of data and its gradient: BatchNorm couples its samples as those of any other.
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for i, (x, y) in enumerate(batches()):
+            own = x.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(cross_entropy(model(own), y), own)
+            (cross_entropy(model(own + 0.1 * slope.sign()), y) / K).backward()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert observation.result().verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+
+
 def test_a_penalty_on_the_gradient_of_the_weights_is_no_task() -> None:
     # The norm of a mean of gradients is no mean of norms.
     model = network()

@@ -108,6 +108,16 @@ def test_the_nodes_of_a_graph_are_not_samples_that_are_coupled(kind: dict[str, s
     assert (means.verdict, [d.mistake.code for d in means.diagnosis]) == (Verdict.DEVIATES, ["GA104"]), means.reason
 
 
+@pytest.mark.parametrize("nodes", ["8", "5"], ids=["more nodes than features", "as many nodes as features"])
+def test_a_graph_may_have_as_many_nodes_as_they_have_features(nodes: str, tmp_path: Path) -> None:
+    source = GRAPHS.replace("int(torch.randint(6, 15, (1,)))", nodes).format(
+        **BY_MATRIX, reduction="sum", divisor="nodes"
+    )
+    result = watch_source(source, tmp_path)
+    assert result.verdict in (Verdict.EQUIVALENT, Verdict.INCONCLUSIVE), result.reason
+    assert result.diagnosis == ()
+
+
 TASKS = """
 import torch
 from torch import nn

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, permutations
 
 import torch
 from torch import nn
@@ -310,8 +310,10 @@ class Prover:
 def _relates_rows(program: Program) -> bool:
     """Whether a model was given data that relates rows to each other: edges that index them, or a square matrix."""
     shapes = [program.leaves[i].shape for i in inputs_of(program)]
-    lengths = {shape[0] for shape in shapes if shape and shape[:2] != (shape[0], shape[0])}
-    return program.looks_up_rows or any(shape[:2] == (length, length) for shape in shapes for length in lengths)
+    # The rows themselves may have as many columns as there are rows.
+    return program.looks_up_rows or any(
+        matrix[:2] == (rows[0], rows[0]) for matrix, rows in permutations(shapes, 2) if rows
+    )
 
 
 def _begins_rows(program: Program, others: Sequence[Program]) -> bool:

@@ -50,7 +50,12 @@ def _stores(module: nn.Module) -> list[dict[str, Any]]:
     return _known[module]
 
 
-def steps_weights(calls: Iterable[Made]) -> bool:
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a parameter of modules. Where optimizers are known, what they update are weights too."""
+    return isinstance(tensor, nn.Parameter)
+
+
+def steps_weights(calls: Iterable[Made], is_weight: Callable[[torch.Tensor], bool]) -> bool:
     """Whether one of these calls, in order, computes something from data with weights that an inner step has updated.
 
     A gradient that is only a penalty updates no weights: the units are then samples.
@@ -59,7 +64,7 @@ def steps_weights(calls: Iterable[Made]) -> bool:
 
     def origin(tensor: torch.Tensor) -> frozenset[str]:
         """What a tensor is made of, if it depends only on weights and their gradients; otherwise empty."""
-        return frozenset({_WEIGHT}) if isinstance(tensor, nn.Parameter) else origins.get(id(tensor), frozenset())
+        return frozenset({_WEIGHT}) if is_weight(tensor) else origins.get(id(tensor), frozenset())
 
     for function, args, given, made in calls:
         if getattr(function, "__name__", "") == "grad" and len(args) > 1:

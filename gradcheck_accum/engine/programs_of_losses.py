@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +21,18 @@ Attributes = list[list[tuple[str, str, torch.Tensor]]]
 """For each call, the tensors that its module stores: the submodule, the attribute, and the tensor."""
 
 
-def program_of(calls: list[Call], losses: Sequence[torch.Tensor], preparations: Preparations) -> Program | None:
+def program_of(
+    calls: list[Call],
+    losses: Sequence[torch.Tensor],
+    preparations: Preparations,
+    is_weight: Callable[[torch.Tensor], bool],
+) -> Program | None:
     """How the losses of one backward were computed; None if part of it was not recorded."""
     # Few modules store in an attribute what a loss depends on, and searching all of them is slow.
     nothing: Attributes = [[] for _ in calls]
-    return _program(calls, losses, nothing, preparations) or _program(calls, losses, _attributes(calls), preparations)
+    return _program(calls, losses, nothing, preparations, is_weight) or _program(
+        calls, losses, _attributes(calls), preparations, is_weight
+    )
 
 
 def _program(
@@ -33,6 +40,7 @@ def _program(
     losses: Sequence[torch.Tensor],
     attributes: Attributes,
     preparations: Preparations,
+    is_weight: Callable[[torch.Tensor], bool],
 ) -> Program | None:
     outputs = [
         [*c.outputs, *(tensor for _, _, tensor in kept), *c.changed] for c, kept in zip(calls, attributes, strict=True)
@@ -94,7 +102,7 @@ def _program(
         constants=[constant for call in chosen for constant in constants_of(call)],
         by_position=any(call.looks_up_rows or parts_rows(call) for call in chosen),
         looks_up_rows=any(call.looks_up_rows for call in chosen),
-        learns=steps_weights((call.function, call.args, call.given, call.made) for call in chosen),
+        learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.copies import CopiesOnWrite
-from gradcheck_accum.engine.lent_weights import Lent, lent_weights
+from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
 from gradcheck_accum.engine.prepared_data import Preparations
@@ -117,7 +117,8 @@ class Tape(TorchFunctionMode):
     ``on_blend`` with each in-place operation that may update an average, and its arguments, ``on_scale`` with what is
     about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
     that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
-    ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result.
+    ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result. ``is_weight`` is asked
+    which tensors are weights.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -127,6 +128,7 @@ class Tape(TorchFunctionMode):
     on_write: Callable[[torch.Tensor], object] | None = None
     on_gradient_read: Callable[[torch.Tensor], object] | None = None
     on_call: Callable[[str, Any, Any], object] | None = None
+    is_weight: Callable[[torch.Tensor], bool] = is_parameter
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
@@ -392,7 +394,7 @@ class Tape(TorchFunctionMode):
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
         """How the losses of one backward were computed; None if part of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
-        found = program_of(calls, losses, self.preparations)
+        found = program_of(calls, losses, self.preparations, self.is_weight)
         if found is not None:
             self.copies.hold(found)
         return found

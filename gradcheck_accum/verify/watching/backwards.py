@@ -7,8 +7,8 @@ import weakref
 from typing import Any
 
 import torch
-from torch import nn
 
+from gradcheck_accum.engine.lent_weights import is_parameter
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.ledger.events import Backward, Cause, DataGradientRead, Opaque, Reason
 from gradcheck_accum.ledger.location import Location
@@ -80,6 +80,13 @@ class Backwards:
                 listener(tensor)
 
         run.losses.tape.on_gradient_read = reads
+        weights = weakref.ref(run.book)
+
+        def is_weight(tensor: torch.Tensor) -> bool:
+            book = weights()
+            return is_parameter(tensor) or (book is not None and id(tensor) in book.parameters)
+
+        run.losses.tape.is_weight = is_weight
 
     def before(self, losses: Any, weights: Any) -> None:
         """``backward`` is entered; ``weights`` is its gradient argument."""
@@ -179,8 +186,7 @@ class Backwards:
         """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
         if self._attention.idle or self._reads_data:
             return
-        is_weight = id(tensor) in self._book.parameters or isinstance(tensor, nn.Parameter)
-        if not is_weight and tensor.is_leaf and tensor.requires_grad:
+        if tensor.is_leaf and tensor.requires_grad and not self._losses.tape.is_weight(tensor):
             self._reads_data = True
             self._journal.add(DataGradientRead(where=user_location()))
 
