@@ -408,6 +408,19 @@ def test_graphs_that_are_held_on_and_on() -> None:
     assert codes(closing(1, 2, 1, 2, 1, 2)) == []
 
 
+def test_the_losses_that_variables_still_hold_at_the_steps_of_two_optimizers() -> None:
+    def turns(*counts: tuple[int, int]) -> list[Event]:
+        events: list[Event] = []
+        for i, (first, second) in enumerate(counts):
+            events += [backward(2 * i), GraphsHeld(where=at(19), count=first), step(), zero()]
+            events += [backward(2 * i + 1), GraphsHeld(where=at(29), count=second), step(), zero()]
+        return events
+
+    # At the first step the other loss of the turn before is there too, from the second turn on.
+    assert codes(turns((1, 2), (3, 3), (3, 3), (3, 3))) == []
+    assert codes(turns((1, 2), (3, 4), (5, 6), (7, 8))) == ["GA801"]
+
+
 def test_a_window_that_misses_a_micro_batch_in_the_middle_of_an_epoch() -> None:
     events: list[Event] = []
     for batch in range(12):

@@ -18,31 +18,44 @@ _HELP = "store a number or a detached tensor: total += loss.item(), or loss.deta
 
 
 def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA801 in a run: more and more losses are held with their graphs."""
-    held: list[GraphsHeld] = []
-    since = False
+    """GA801 in a run: at the steps of one place, more and more losses are held with their graphs.
+
+    The steps of another place come at another moment of the turn, when the loop's variables hold other losses.
+    """
+    held: dict[Location, list[GraphsHeld]] = {}
+    counted: set[Location] = set()
     for event in ledger.trace.events:
         if isinstance(event, Backward):
-            since = True
+            counted.clear()
         elif isinstance(event, GraphsHeld) and not event.read:
-            # Several optimizers may step on one window: it counts once.
-            if held and not since:
-                held.pop()
-            held.append(event)
-            since = False
+            own = held.pop(event.where, [])
+            # A window that several optimizers step on counts once.
+            if event.where in counted:
+                own.pop()
+            own.append(event)
+            held[event.where] = own
+            counted.add(event.where)
+    growing = [own[-1] for own in held.values() if _grows(own)]
+    if growing:
+        last = growing[-1]
+        yield diagnosis(
+            "GA801",
+            last.where,
+            "losses are stored with their autograd graphs: at the last step the graphs of "
+            f"{plural(last.count)} were still in memory, and their number grows at every step",
+            _HELP,
+            states_steps=False,
+        )
+
+
+def _grows(held: list[GraphsHeld]) -> bool:
+    """Whether more graphs were held at every one of several steps in a row."""
     growing = 1
     for earlier, later in pairwise(held):
         growing = growing + 1 if later.count > earlier.count else 1
         if growing >= _STEPS_OF_GROWTH:
-            yield diagnosis(
-                "GA801",
-                held[-1].where,
-                "losses are stored with their autograd graphs: at the last step the graphs of "
-                f"{plural(held[-1].count)} were still in memory, and their number grows at every step",
-                _HELP,
-                states_steps=False,
-            )
-            return
+            return True
+    return False
 
 
 def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
