@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from loops_with_places import codes_in
 
+from gradcheck_accum.lint import lint_source
+
 ATTACKED = """\
 import torch
 
@@ -94,3 +96,62 @@ def train(data, model, optimizer, criterion, K):
 """
     assert "GA101" in codes_in(source.format(scaling=""))
     assert "GA101" not in codes_in(source.format(scaling=" / K"))
+
+
+SCALED = """\
+import torch
+
+def train(net, loader, K, args):
+    optimizer = torch.optim.SGD(net.parameters())
+    scaler = torch.cuda.amp.GradScaler()
+    for i, (x, y) in enumerate(loader):
+        loss = net(x).mean() / K
+        if args.amp:
+            if {also}:
+                loss = scaler.scale(loss)
+        loss.backward()
+        if (i + 1) % K == 0:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("also", "said"),
+    [("args.half", "when args.amp and args.half, gradients are"), ("args.half or args.mixed", "gradients are")],
+    ids=["both", "one and either of two"],
+)
+def test_a_setting_is_named_only_if_those_that_are_named_suffice(also: str, said: str) -> None:
+    """Under ``args.amp`` alone, with neither of the two others, nothing is scaled: "when args.amp" would be false."""
+    (message,) = [f.message for f in lint_source(SCALED.format(also=also), "train.py") if f.mistake.code == "GA501"]
+    assert message.startswith(f"{said} clipped before unscale_()")
+
+
+SIZED = """\
+import torch
+
+def train(net, loader, args):
+    optimizer = torch.optim.SGD(net.parameters())
+    K = 2
+    {setting}
+    for i, (x, y) in enumerate(loader):
+        net(x).mean().backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "steps"),
+    [("if args.large: K = 8", 8), ("if not args.small: K = 8", 2)],
+    ids=["with the setting", "without it"],
+)
+def test_a_message_tells_of_the_loop_in_which_a_setting_is_on(setting: str, steps: int) -> None:
+    """Both answers make the same mistake at the same line, and their numbers differ: the setting's own are stated."""
+    said = [f.message for f in lint_source(SIZED.format(setting=setting), "train.py") if f.mistake.code == "GA101"]
+    assert [f"{steps} are accumulated" in message and f"weighted {steps}x" in message for message in said] == [True]

@@ -352,3 +352,68 @@ def test_a_literal_and_a_divisor_without_a_source_that_come_to_one_over_k() -> N
     assert [n for n in readings.notes if "0.25, 2 of loss multiply to 1/K" in n] == readings.notes != []
     events = windows([[[own]] * 2] * 2)
     assert (weights(events), codes(events)) == ([[1.0] * 2] * 2, [])
+
+
+@pytest.mark.parametrize(
+    ("divisor", "weight", "found"),
+    [(by(4, "cfg.scale", "train.py:3:1"), 3.0, ["GA101"]), (by(4, "train.py:9:2"), 0.75, ["GA302"])],
+    ids=["of another name", "of the name that is counted to"],
+)
+def test_a_number_next_to_k_is_k_off_by_one_only_if_it_has_its_name(
+    divisor: Factor, weight: float, found: list[str]
+) -> None:
+    """4 in windows of three: a coefficient (3 times too much), or what was to be K (3/4)."""
+    bound = WindowBound(3, origins=frozenset({"train.py:9:2"}))
+    events = windows([[[term(divisor)]] * 3] * 3, bound)
+    assert (weights(events), codes(events)) == ([[weight] * 3] * 3, found)
+
+
+def test_a_window_of_changing_factors_leaves_those_known_that_are_right_without_it() -> None:
+    """By 2, 3 and 4 in the first window, for no known reason; then by 3, in a remainder of one as well: a third."""
+    each = [[by(2)], [by(3)], [by(4)]], [[by(3)]] * 3, [[by(3)]] * 3, [[by(3)]]
+    events = windows([[[term(*factors)] for factors in window] for window in each])
+    assert weights(events) == [[None] * 3, [1.0] * 3, [1.0] * 3, [pytest.approx(1 / 3, abs=1e-6)]]
+    assert codes(events) == ["GA103"]
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_a_windows_units_that_are_as_many_as_the_rows_of_each_batch_are_the_windows(factor: float) -> None:
+    """1 + 2 + 2 units of 3 batches of 5 rows each: a sum over 5 is the window's mean, whatever its coefficient."""
+    own = [[term(times(factor), by(5), units=units, rows=5, reduction=Reduction.SUM)] for units in (1, 2, 2)]
+    events = windows([own] * 3)
+    assert (weights(events), codes(events)) == ([[1.0] * 3] * 3, [])
+
+
+@pytest.mark.parametrize(("names", "weight"), [(("mse", "ce"), 2.0), (("mse", "mse"), 4.0)], ids=["sum", "mean"])
+def test_a_name_of_k_makes_the_mean_of_two_terms_only_where_they_are_of_one_kind(
+    names: Sequence[str], weight: float
+) -> None:
+    """Windows of four, and a 2 that is named as K is: it is K (twice too much), or the mean of two losses alike."""
+    terms = [term(by(2, "accumulation_steps"), name=name) for name in names]
+    events = windows([[terms] * 4] * 3)
+    assert (weights(events), codes(events)) == ([[weight] * 4] * 3, ["GA101"])
+
+
+def test_all_full_windows_have_to_be_right_and_not_only_the_first() -> None:
+    """By a K in the first window, times a third in those after it: together 1/3 in each, and in a remainder of one."""
+    first = [term(by(3, "accumulation_steps"), times(1))]
+    others = [term(times(1), times(1 / 3))]
+    events = windows([[first] * 3, [others] * 3, [others]])
+    assert weights(events) == [[1.0] * 3, [1.0] * 3, [pytest.approx(1 / 3, abs=1e-6)]]
+    assert codes(events) == ["GA103"]
+
+
+@pytest.mark.parametrize(("last", "weight"), [(2, 1.0), (3, None)])
+def test_what_divides_by_the_windows_length_is_no_mean_of_as_many_terms(last: int, weight: float | None) -> None:
+    """Three losses of one kind over 3, in windows of three; over 2 in a remainder of two, that is no mean of them."""
+    each = [[[term(by(length))] * 3] * length for length in (3, 3, last)]
+    assert weights(windows(each), precision=FLOAT32) == [[weight] * 3, [weight] * 3, [weight] * last]
+
+
+def test_a_number_that_equals_k_under_another_name_stays_open_where_a_remainder_is_wrong_by_it() -> None:
+    """With it full windows are right, and without it none is; the remainder of two is evidence of neither."""
+    divided = [term(by(3, "cfg.scale", "train.py:3:1"))]
+    events = windows([[divided] * length for length in (3, 3, 2)], WindowBound(3, origins=frozenset({"args.k"})))
+    assert weights(events) == [[None] * 3, [None] * 3, [None] * 2]
+    (note,) = read(events).notes
+    assert "state --loss-coefficient 1; if it belongs to the objective, state --loss-coefficient 0.333333" in note
