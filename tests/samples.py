@@ -168,6 +168,8 @@ def run_python(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 _NUMBER = re.compile(r"\d+\.\d+e[-+]\d+|\d+\.\d+|\d+")
+# A number of a table, with the spaces that align it.
+_ALIGNED = re.compile(f" *(?:{_NUMBER.pattern})")
 # Errors below this are rounding in float32.
 _ROUNDING = 1e-6
 # How many cases Hypothesis takes to find the smallest is the installed release's affair.
@@ -177,7 +179,7 @@ _COUNTS = re.compile(r"\d+(?= (?:cases|equivalent|undecided|deviates)\b)")
 def same_line(shown: str, printed: str) -> bool:
     """Whether a line is what is shown, but for what another processor's rounding makes of its numbers."""
     shown, printed = (_COUNTS.sub("N", line) for line in (shown, printed))
-    if _NUMBER.sub("", shown) != _NUMBER.sub("", printed):
+    if _ALIGNED.sub("", shown) != _ALIGNED.sub("", printed):
         return False
     pairs = zip(_NUMBER.findall(shown), _NUMBER.findall(printed), strict=True)
     return all(_same_number(a, b) for a, b in pairs)

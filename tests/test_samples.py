@@ -120,6 +120,9 @@ def test_output_is_compared_line_by_line() -> None:
     assert exchanges("$ a b\n1\n$ c\n") == [("a b", ["1"]), ("c", [])]
     assert same_line("3.000  8.9e-07", "3.001  4.1e-07")
     assert not same_line("4 windows", "5 windows")
+    assert same_line("1.000        0  equivalent", "1.000  2.8e-07  equivalent")
+    assert not same_line("1.000        0  equivalent", "1.000  2.8e-05  equivalent")
+    assert not same_line("1.000        0  equivalent", "1.000        1  equivalent")
     assert not same_line("0.500", "0.600")
     assert same_output(["a", "...", "d"], ["a", "b", "c", "d"])
     assert not same_output(["a", "...", "d"], ["a", "b", "c"])
