@@ -53,7 +53,7 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         run.calls.frames.pop()
         run.calls.stack.pop()
     is_long = run.loops.depth > 0 and run.spent - spent > _LONG
-    if is_long and v.is_told(result) and run.recorder.only_shows_since(recorded):
+    if is_long and v.may_be_reported(result) and run.recorder.only_shows_since(recorded):
         run.knowledge.reports.add(node)
     return result
 

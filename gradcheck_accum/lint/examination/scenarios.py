@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step
@@ -66,7 +66,7 @@ _FOR_EACH = 20_000
 """Evaluations that each entrance may take beyond that: however many short loops a file has, all of them are read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scenario:
     """The ledger of one loop under one set of answers, given by condition, and what is wrong with it."""
 
@@ -96,27 +96,27 @@ class Scenario:
         """The lines that did something to gradients."""
         return {event.where.line for event in self.ledger.trace.events}
 
-    @property
+    @cached_property
     def averaging_lines(self) -> set[int]:
         """The lines of the backwards that may average gradients over ranks."""
         return {e.where.line for e in self.ledger.trace.events if isinstance(e, Backward) and e.synced is not None}
 
-    @property
+    @cached_property
     def scales(self) -> bool:
         """Whether a grad scaler has scaled any loss."""
         return any(isinstance(event, Backward) and event.grad_scaled for event in self.ledger.trace.events)
 
-    @property
+    @cached_property
     def clears_every_time(self) -> bool:
         """Whether it loses the gradients of most micro-batches, those of a remainder among them."""
         return any(diagnosis.mistake.code == _CLEARED_EVERY_TIME for diagnosis in self.diagnoses)
 
-    @property
+    @cached_property
     def mean_lines(self) -> set[int]:
         """The lines at which losses were read of which several are shown as one number."""
         return {e.where.line for e in self.ledger.trace.events if isinstance(e, LossShown) and len(e.losses) > 1}
 
-    @property
+    @cached_property
     def has_windows(self) -> bool:
         """Whether it has trained long enough to show how long a window is."""
         every = [self.ledger.account(*names) for names in self.ledger.accounts()]

@@ -53,7 +53,7 @@ def acts_on_gradients(value: Any) -> bool:
     return any(isinstance(item, kinds) for item in _held(value))
 
 
-def is_told(value: Any) -> bool:
+def may_be_reported(value: Any) -> bool:
     """Whether a value is, or holds, only what a report may give: words, numbers, scores, what nothing is known of."""
     plain = (str, bool, type(None), Num, Symbol, Tensor)
     return all(isinstance(item, plain) and not isinstance(item, Got) for item in _held(value))
