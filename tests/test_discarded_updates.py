@@ -336,6 +336,52 @@ def test_a_window_that_is_cleared_by_hand_is_rejected_the_last_one_too(bad: int,
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
 
 
+REFUSED_AT_THE_END = """
+import torch
+K = 4
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.randn(1, 4), torch.randn(1, 3)) for _ in range({n})]
+data[-1][1].fill_({last})
+def clear():
+    for p in model.parameters():
+        {clear}
+for epoch in range(2):
+    for i, (x, y) in enumerate(data):
+        raw = torch.nn.functional.smooth_l1_loss(model(x), y)
+        if raw.item() > 200.0:
+            clear()
+            continue
+        (raw / K).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            clear()
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("n", "last", "clear", "after", "verdict"),
+    [
+        (8, 1000.0, "p.grad = None", "pass", "inconclusive"),
+        (8, 1000.0, "optimizer.zero_grad()", "pass", "equivalent"),
+        (7, 0.0, "p.grad = None", "clear()", "inconclusive"),
+        (7, 0.0, "p.grad.zero_()", "clear()", "inconclusive"),
+        (7, 0.0, "optimizer.zero_grad()", "clear()", "deviates"),
+        (7, 0.0, "p.grad = None", "pass", "deviates"),
+    ],
+)
+def test_what_is_cleared_by_hand_at_the_end_of_a_pass_through_a_list_is_left_open(
+    n: int, last: float, clear: str, after: str, verdict: str, tmp_path: Path
+) -> None:
+    """That a pass has ended is shown by the counter alone: a list is not seen to begin anew."""
+    source = REFUSED_AT_THE_END.format(n=n, last=last, clear=clear, after=after)
+    result = watch_source(source, tmp_path)
+    assert result.verdict.value == verdict
+    if verdict == "inconclusive":
+        assert result.reason is not None and "cleared by hand" in result.reason
+
+
 def test_steps_that_a_counter_decides_on_are_not_made_at_every_micro_batch(tmp_path: Path) -> None:
     """Of the third window one of two micro-batches was skipped, and the last one holds the last micro-batch."""
     source = """

@@ -39,7 +39,7 @@ REFUSED_AT_EVERY_END = Reason(
 """Why it is unknown whether a rejected window is a decision of the script, or a step that is missing."""
 
 CLEARED_UNSEEN = Reason(
-    "the gradients of the last micro-batches of a pass were cleared by assignment (p.grad = None), either "
+    "the gradients of the last micro-batches of a pass were cleared by hand (p.grad = None, p.grad.zero_()), either "
     "for a micro-batch that the loop discarded or after the loop: clear them with zero_grad() to see which"
 )
 """Why it is unknown whether what is left at the end of a pass is a remainder."""
@@ -131,14 +131,17 @@ class _Passes:
 
 
 def _counted_out(windows: Sequence[Window]) -> Iterator[Entry]:
-    """The last entries of the windows after whose step the source's counter restarted, and counted all that ran."""
+    """The last entries before each restart of the source's counter: those of a window, or what was cleared after it."""
     for window, following in pairwise(window for window in windows if window.fresh()):
         own, other = (w.step.counted_by if w.step is not None else None for w in (window, following))
         if own is None or other is None or own.reached is None or other.reached is None or own.reached < other.reached:
             continue
         counted = other.counted_since(own.reached)
+        wiped = following.with_fate(Fate.WIPED)
         if counted is not None and following.micro_batches <= counted:
             yield window.fresh()[-1]
+        elif counted is not None and wiped and _count(following.with_fate(Fate.LIVE)) <= counted:
+            yield wiped[-1]
 
 
 def _blocks(window: Window) -> list[tuple[Entry, ...]]:
