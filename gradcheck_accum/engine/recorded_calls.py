@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.autograd import Function
 
 from gradcheck_accum.engine.memory import Region, memory_of, versions_of
 from gradcheck_accum.engine.program import Place, leaves_of, tensors_in
@@ -23,6 +24,17 @@ BY_ROW_NUMBER = {
     "segment_reduce",
 }
 """Calls whose index usually consists of rows of the batch itself (the nodes of graphs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Applies an autograd function: a recorded call of it has no name among PyTorch's own functions."""
+
+    function: type[Function]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function's result."""
+        return self.function.apply(*args, **kwargs)
 
 
 @dataclass(slots=True)

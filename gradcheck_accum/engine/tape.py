@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 
 from gradcheck_accum.engine.callers import call_from
@@ -37,6 +38,7 @@ from gradcheck_accum.engine.programs_of_losses import needed_calls, program_of
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 from gradcheck_accum.engine.recorded_calls import (
     BY_ROW_NUMBER,
+    Applied,
     Call,
     about_to_be_filled,
     index_of_rows,
@@ -357,6 +359,26 @@ class Tape(TorchFunctionMode):
             )
             if self.on_call is not None:
                 self.on_call("__call__", given, result)
+        return result
+
+    def call_function(self, function: type[Function], call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run an autograd function of the loop's own, and record it as one call."""
+        if self._depth or self.pauses or not torch.is_grad_enabled():
+            return call(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            state = random_state()
+            given = list(tensors_in((args, kwargs)))
+            versions = versions_of(given)
+        self._depth += 1
+        try:
+            result = call(*args, **kwargs)
+        finally:
+            self._depth -= 1
+        with torch._C.DisableTorchFunction():
+            written = written_among(given, versions)
+            self._record(Applied(function), args, kwargs, result, state, written=written)
+            if self.on_call is not None:
+                self.on_call("apply", args, result)
         return result
 
     def paused(self) -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 
 import torch
 from torch import nn
+from torch.autograd import Function
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, _global_optimizer_pre_hooks
 
@@ -154,6 +155,12 @@ class Observer:
         if self.run.attention.idle:
             return call(*args, **kwargs)
         return self.run.losses.tape.call_module(module, call, args, kwargs)
+
+    def function_applied(self, function: type[Function], call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """An autograd function of the loop's own is applied."""
+        if self.run.attention.idle:
+            return call(*args, **kwargs)
+        return self.run.losses.tape.call_function(function, call, args, kwargs)
 
     def drew(self, loader: Any, batch: Any, is_first: bool) -> None:
         """A data loader gave a batch, the first of a pass over its data or another."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import Function
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -67,6 +68,22 @@ def _patch_modules(observer: Observer, stack: ExitStack) -> None:
         return observer.checkpointed(function, functools.partial(checkpoint, function, preserve), args)
 
     stack.enter_context(instead_of_checkpoints(apply))
+    _patch_functions(observer, stack)
+
+
+def _patch_functions(observer: Observer, stack: ExitStack) -> None:
+    original = Function.__dict__["apply"]
+    function_of = original.__func__
+
+    @functools.wraps(function_of)
+    def apply(function: type[Function], *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return function_of(function, *args, **kwargs)
+        return observer.function_applied(function, functools.partial(function_of, function), args, kwargs)
+
+    Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    stack.callback(_let_go, apply)
+    stack.callback(setattr, Function, "apply", original)
 
 
 def _patch_outermost_modules(observer: Observer, stack: ExitStack) -> None:
@@ -106,6 +123,9 @@ class _NoObserver:
 
     def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
         return call(*args)
+
+    def function_applied(self, function: type[Function], call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return call(*args, **kwargs)
 
     def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:
         return False
