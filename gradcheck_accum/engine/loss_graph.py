@@ -10,39 +10,26 @@ from typing import Any
 
 import torch
 
+from gradcheck_accum.engine.graph_nodes import (
+    LOSSES,
+    PASSED_ON,
+    Way,
+    factors_of,
+    only_edge,
+    only_input,
+    shape_of,
+    sizes_of,
+)
+from gradcheck_accum.engine.losses_in_vectors import losses_below
 from gradcheck_accum.engine.weighted_sums import SharesOf, masked_units, weighted_units
-from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction, Term, product_of
-from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
 
 _same = Same()
 
-_PASSES = (
-    "ToCopyBackward",
-    "CloneBackward",
-    "ViewBackward",
-    "UnsafeViewBackward",
-    "ReshapeAliasBackward",
-    "SqueezeBackward",
-    "UnsqueezeBackward",
-    "AliasBackward",
-    "ExpandBackward",
-)
 _MASKS = ("MaskedFillBackward", "MulBackward")
 """Nodes that keep every element in place, but may zero some."""
 _FLATTENS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward")
-_LOSSES = (
-    "NllLoss",
-    "MseLoss",
-    "L1Loss",
-    "SmoothL1Loss",
-    "HuberLoss",
-    "BinaryCrossEntropy",
-    "KlDiv",
-    "SoftMarginLoss",
-    "MultiMarginLoss",
-    "MultilabelMarginLoss",
-)
 _EACH_BY_ITSELF = ("_DDPSinkBackward",)
 """Nodes that pass each tensor of a model's output through unchanged."""
 _ELEMENTWISE = (
@@ -62,28 +49,16 @@ _PRODUCTS = ("MmBackward", "BmmBackward", "MvBackward", "Addmm", "Addmv", "Cat",
 _REDUCTIONS = ("SumBackward", "MeanBackward", "Norm", "LinalgVectorNorm", "DotBackward", "VdotBackward")
 _LARGEST_PENALTY = 2000
 """The number of graph nodes that are searched for data at most."""
-SCALED_AT = "gradcheck-accum scaled at"
-"""The key in the metadata of a multiplication or division for the place in the source that called it."""
-SCALED_BY = "gradcheck-accum scaled by"
-"""The key for the numbers that it consists of: each with its origins in the source, and whether it divides.
-
-A number is None if it is the rest of the factor, after the others.
-"""
-Part = tuple[float | None, frozenset[str], bool]
-"""One of these numbers, its origins, and whether the others are divided by it."""
-
 CACHED = "a cached loss, whose gradients a hook computes in separate backward passes"
 """A loss whose graph leads nowhere: a number that was computed before, with a hook on it."""
 
 _UNFOLLOWED = "a scalar that is not a sum, mean or loss"
+_PRODUCT = "a product of losses"
 _MANY_ALIKE = 64
 """How many similar terms of a loss are kept: more than a mean of terms, or a window, usually has."""
 
 _MOST_NODES = 20_000
 """How many nodes are followed from a loss to its reductions at most."""
-
-_Way = tuple[Any, int, tuple[Factor, ...]]
-"""A node, the index of one of its results, and the factors after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +169,25 @@ class _Walk:
                 return
             pending.extend(reversed(self._inwards(node, place, outer)))
 
-    def _inwards(self, node: Any, place: int, outer: tuple[Factor, ...]) -> list[_Way]:
+    def _inwards(self, node: Any, place: int, outer: tuple[Factor, ...]) -> list[Way]:
         """The next nodes to follow from a node's result; none if it was reduced, in which case the term is recorded."""
         name = node.name()
         if node in self.scales:
             self.scale *= self.scales[node]
-            return [(*_only_edge(node), outer)]
+            return [(*only_edge(node), outer)]
         if name.startswith(("MulBackward", "DivBackward")):
-            factors = _factors(node, name)
+            factors = factors_of(node, name)
             if factors is None:
                 # Whatever it is, it belongs to the objective: K is not a number that requires a gradient.
-                self.add(Term("a product of losses", Reduction.MEAN, None, outer), node)
+                self.add(Term(_PRODUCT, Reduction.MEAN, None, outer), node)
                 return []
-            return [(*_only_edge(node), (*factors, *outer))]
+            return [(*only_edge(node), (*factors, *outer))]
         if name.startswith("RsubBackward"):
-            return [(*_only_edge(node), (Factor(-float(node._saved_alpha)), *outer))]
+            return [(*only_edge(node), (Factor(-float(node._saved_alpha)), *outer))]
         if name.startswith("NegBackward"):
-            return [(*_only_edge(node), (Factor(-1.0), *outer))]
-        if name.startswith(_PASSES):
-            return [(*_only_edge(node), outer)]
+            return [(*only_edge(node), (Factor(-1.0), *outer))]
+        if name.startswith(PASSED_ON):
+            return [(*only_edge(node), outer)]
         if name.startswith(_EACH_BY_ITSELF) and place < len(node.next_functions):
             return [(*node.next_functions[place], outer)]
         if name.startswith("WhereBackward") and node._saved_condition.numel() == 1:
@@ -221,10 +196,12 @@ class _Walk:
             return [(*chosen, outer)] if chosen[0] is not None else []
         if name.startswith(("AddBackward", "SubBackward")):
             return _summands(node, name, outer)
-        if name.startswith(("MeanBackward0", "SumBackward0")) and _stack_below(node) is not None:
-            inputs = _stack_below(node).next_functions
-            share = (Factor(1 / len(inputs), purpose=Purpose.OBJECTIVE),) if name.startswith("Mean") else ()
-            return [(inner, at, (*share, *outer)) for inner, at in inputs]
+        losses = losses_below(node)
+        if losses is not None:
+            inwards = [(inner, at, (*factors, *outer)) for inner, at, factors in losses if inner is not node]
+            if len(inwards) < len(losses):
+                self.add(Term(_PRODUCT, Reduction.MEAN, None, outer), node)
+            return inwards
         term = _frontier(node, name, outer)
         self.add(_of_weighted(term, node, self.shares_of) if term.units else term, node)
         return []
@@ -235,7 +212,7 @@ class _Walk:
         self.reductions.append(node)
 
 
-def _summands(node: Any, name: str, outer: tuple[Factor, ...]) -> list[_Way]:
+def _summands(node: Any, name: str, outer: tuple[Factor, ...]) -> list[Way]:
     alpha = float(getattr(node, "_saved_alpha", 1) or 1)
     factors = [1.0, -alpha if name.startswith("Sub") else alpha]
     return [
@@ -244,58 +221,11 @@ def _summands(node: Any, name: str, outer: tuple[Factor, ...]) -> list[_Way]:
     ]
 
 
-def _stack_below(node: Any) -> Any:
-    """The stack or concatenation of scalars that a mean or sum reduces, or None."""
-    inner = _only_input(node)
-    if inner is None or not inner.name().startswith(("StackBackward", "CatBackward")):
-        return None
-    return inner if all(_is_scalar_node(n) for n, _ in inner.next_functions if n is not None) else None
-
-
-def _is_scalar_node(node: Any) -> bool:
-    name: str = node.name()
-    return name.startswith((*_LOSSES, "MeanBackward0", "SumBackward0", "MulBackward", "DivBackward", "AddBackward"))
-
-
-def _only_edge(node: Any) -> tuple[Any, int]:
-    return next(((inner, place) for inner, place in node.next_functions if inner is not None), (None, 0))
-
-
-def _only_input(node: Any) -> Any:
-    return _only_edge(node)[0]
-
-
-def _factors(node: Any, name: str) -> tuple[Factor, ...] | None:
-    """The constants that a multiplication or division applies; None if both operands come from the model."""
-    divides = name.startswith("Div")
-    if sum(inner is not None for inner, _ in node.next_functions) > 1:
-        return None
-    other = getattr(node, "_saved_other", None)
-    if other is None:
-        other = getattr(node, "_saved_self", None)
-        if divides:
-            return None
-    where: Location | None = node.metadata.get(SCALED_AT)
-    parts: Sequence[Part] = node.metadata.get(SCALED_BY, ((None, frozenset(), False),))
-    if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
-        operation = Operation.DIVIDE if divides else Operation.MULTIPLY
-        return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins, _ in parts))),)
-    known = [(1.0 / number if inverted else number) for number, _, inverted in parts if number is not None]
-    rest, found = float(other) / math.prod(known), iter(known)
-    factors = []
-    for number, origins, inverted in parts:
-        value = rest if number is None else next(found)
-        operation = Operation.DIVIDE if divides != inverted else Operation.MULTIPLY
-        effect = (1 / value if value else None) if divides else value
-        factors.append(Factor(effect, operation, where=where, origins=origins))
-    return tuple(factors)
-
-
 def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     short = name.partition("Backward")[0]
     if "AccumulateGrad" in name and is_cached(node.variable):
         return Term(CACHED, Reduction.MEAN, None, factors)
-    if name.startswith(_LOSSES):
+    if name.startswith(LOSSES):
         return _loss_term(node, short, factors)
     inner = _over_samples_below(node) if name.startswith(("MeanBackward0", "SumBackward0")) else None
     if inner is not None:
@@ -306,13 +236,13 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
     if _is_penalty(node):
         return Term("penalty", Reduction.NONE, None, factors)
     if name.startswith("SumBackward"):
-        units = float(math.prod(_sizes(node)))
+        units = float(math.prod(sizes_of(node)))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units), _summed_below(node))
     if name.startswith(("DotBackward", "VdotBackward")):
         units = float(_reduced_elements(node))
         return Term(short, Reduction.SUM, units, factors, _rows(node, units))
     if name.startswith("TraceBackward"):
-        rows = float(min(_sizes(node)))
+        rows = float(min(sizes_of(node)))
         return Term(short, Reduction.SUM, rows, factors, rows)
     if name.startswith("NansumBackward"):
         values = node._saved_self
@@ -352,15 +282,15 @@ def _weights_in_data(node: Any, places: float) -> tuple[list[torch.Tensor], list
         return ([weight] if (first is None) != (second is None) else []), []
     found: list[torch.Tensor] = []
     by: list[torch.Tensor] = []
-    inner = _only_input(node) if name.startswith(("SumBackward0", "MeanBackward0")) else None
-    while inner is not None and inner.name().startswith((*_PASSES, "MulBackward", "DivBackward")):
+    inner = only_input(node) if name.startswith(("SumBackward0", "MeanBackward0")) else None
+    while inner is not None and inner.name().startswith((*PASSED_ON, "MulBackward", "DivBackward")):
         if inner.name().startswith(("MulBackward", "DivBackward")):
             operand = _operand(inner)
             divides = inner.name().startswith("DivBackward")
             if operand is None or operand.numel() != (1 if divides else places):
                 break
             (by if divides else found).append(operand)
-        inner = _only_input(inner)
+        inner = only_input(inner)
     return [operand.reshape(-1) for operand in found] if len(found) > 1 else found, by
 
 
@@ -389,29 +319,29 @@ def _over_samples_below(node: Any) -> Any:
 
     The results may have weights of their own, one for each output, say: no sample is left that these could count.
     """
-    inner = _only_input(node)
-    while inner is not None and (inner.name().startswith(_PASSES) or _is_weighted_by_data(inner)):
-        inner = _only_input(inner)
+    inner = only_input(node)
+    while inner is not None and (inner.name().startswith(PASSED_ON) or _is_weighted_by_data(inner)):
+        inner = only_input(inner)
     if inner is None or not inner.name().startswith(("MeanBackward1", "SumBackward1")):
         return None
-    size = len(_sizes(inner))
+    size = len(sizes_of(inner))
     return inner if any(_signed(dim) % size == 0 for dim in inner._saved_dim) else None
 
 
 def _summed_below(node: Any) -> int:
     """How many numbers each element that ``node`` reduces is a sum of; 1 if it is no sum, or that is unknown."""
-    inner = _only_input(node)
-    while inner is not None and inner.name().startswith((*_PASSES, *_MASKS)):
-        inner = _only_input(inner)
+    inner = only_input(node)
+    while inner is not None and inner.name().startswith((*PASSED_ON, *_MASKS)):
+        inner = only_input(inner)
     if inner is None or not inner.name().startswith("SumBackward1"):
         return 1
-    sizes = _sizes(inner)
+    sizes = sizes_of(inner)
     return math.prod(sizes[_signed(dim) % len(sizes)] for dim in inner._saved_dim)
 
 
 def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...]) -> Term:
     """A loss reduced over samples first (``inner``), then over the rest: the first reduction counts the units."""
-    rows, elements = float(_sizes(inner)[0]), float(math.prod(_sizes(inner)))
+    rows, elements = float(sizes_of(inner)[0]), float(math.prod(sizes_of(inner)))
     if inner.name().startswith("MeanBackward1"):
         return Term(short, Reduction.MEAN, rows, factors, rows)
     if node.name().startswith("MeanBackward0"):
@@ -422,19 +352,15 @@ def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...
 
 def _rows(node: Any, units: float) -> float:
     """The size of the first dimension of what was reduced, before it was flattened."""
-    sizes, inner = _sizes(node), _only_input(node)
+    sizes, inner = sizes_of(node), only_input(node)
     if len(sizes) < 2 and inner is not None and inner.name().startswith(_FLATTENS):
-        sizes = _sizes(inner)
+        sizes = sizes_of(inner)
     return float(sizes[0]) if sizes else units
 
 
 def _signed(number: int) -> int:
     """A dimension as it was passed: graphs hold negative ones as unsigned 64-bit numbers."""
     return number - 2**64 if number >= 2**63 else number
-
-
-def _sizes(node: Any) -> tuple[int, ...]:
-    return tuple(int(size) for size in getattr(node, "_saved_self_sym_sizes", ()) or ())
 
 
 def _loss_term(node: Any, short: str, factors: tuple[Factor, ...]) -> Term:
@@ -489,26 +415,21 @@ def _holds_no_data(node: Any) -> bool:
         return all(inner is not None for inner, _ in node.next_functions)
     if name.startswith(_ELEMENTWISE):
         return not _is_enlarged(node)
-    return name.startswith((*_REDUCTIONS, *_PASSES, *_WITHIN))
+    return name.startswith((*_REDUCTIONS, *PASSED_ON, *_WITHIN))
 
 
 def _is_enlarged(node: Any) -> bool:
     """Whether a result is larger than its operands that need a gradient, so that a hidden operand was broadcast in."""
-    result = _shape(node, 0)
-    operands = [_shape(inner, place) for inner, place in node.next_functions if inner is not None]
+    result = shape_of(node, 0)
+    operands = [shape_of(inner, place) for inner, place in node.next_functions if inner is not None]
     if result in operands:
         return False
     return not operands or result != tuple(torch.broadcast_shapes(*operands))  # type: ignore[no-untyped-call]
 
 
-def _shape(node: Any, place: int) -> tuple[int, ...]:
-    """The shape of a node's ``place``-th result."""
-    return tuple(node._input_metadata[place].shape)
-
-
 def _reduced_elements(node: Any) -> int:
     """How many elements a reduction combines."""
     if hasattr(node, "_saved_self_sym_sizes"):
-        return math.prod(_sizes(node))
+        return math.prod(sizes_of(node))
     saved = (getattr(node, name, None) for name in ("_saved_self", "_saved_tensor", "_saved_other"))
     return int(next(values for values in saved if values is not None).numel())

@@ -34,7 +34,7 @@ class Applied:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result."""
-        return self.function.apply(*args, **kwargs)
+        return self.function.apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 @dataclass(slots=True)

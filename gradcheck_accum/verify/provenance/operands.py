@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from gradcheck_accum.engine.loss_graph import Part
+from gradcheck_accum.engine.graph_nodes import Part
 from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.ledger.stated_names import DATA
 from gradcheck_accum.verify.provenance.following import Place, place_of, sources_of

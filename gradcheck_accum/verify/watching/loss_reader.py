@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.loss_graph import CACHED, SCALED_AT, SCALED_BY, LossReading, read_losses
+from gradcheck_accum.engine.graph_nodes import SCALED_AT, SCALED_BY
+from gradcheck_accum.engine.loss_graph import CACHED, LossReading, read_losses
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.tape import Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff

@@ -1,0 +1,96 @@
+"""Nodes of an autograd graph: what is below them, the shapes of their results, and the factors that they apply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradcheck_accum.ledger.events import Factor, Operation
+from gradcheck_accum.ledger.location import Location
+
+PASSED_ON = (
+    "ToCopyBackward",
+    "CloneBackward",
+    "ViewBackward",
+    "UnsafeViewBackward",
+    "ReshapeAliasBackward",
+    "SqueezeBackward",
+    "UnsqueezeBackward",
+    "AliasBackward",
+    "ExpandBackward",
+)
+"""Names of nodes that pass their operand on, by their beginnings."""
+LOSSES = (
+    "NllLoss",
+    "MseLoss",
+    "L1Loss",
+    "SmoothL1Loss",
+    "HuberLoss",
+    "BinaryCrossEntropy",
+    "KlDiv",
+    "SoftMarginLoss",
+    "MultiMarginLoss",
+    "MultilabelMarginLoss",
+)
+"""Names of nodes that are losses of PyTorch's own, by their beginnings."""
+SCALED_AT = "gradcheck-accum scaled at"
+"""The key in the metadata of a multiplication or division for the place in the source that called it."""
+SCALED_BY = "gradcheck-accum scaled by"
+"""The key for the numbers that it consists of: each with its origins in the source, and whether it divides.
+
+A number is None if it is the rest of the factor, after the others.
+"""
+Part = tuple[float | None, frozenset[str], bool]
+"""One of these numbers, its origins, and whether the others are divided by it."""
+
+Way = tuple[Any, int, tuple[Factor, ...]]
+"""A node, the index of one of its results, and the factors after it."""
+
+
+def only_edge(node: Any) -> tuple[Any, int]:
+    """The first operand that has a graph, and which of its node's results it is; None and 0 if there is none."""
+    return next(((inner, place) for inner, place in node.next_functions if inner is not None), (None, 0))
+
+
+def only_input(node: Any) -> Any:
+    """The node of the first operand that has a graph; None if there is none."""
+    return only_edge(node)[0]
+
+
+def factors_of(node: Any, name: str) -> tuple[Factor, ...] | None:
+    """The constants that a multiplication or division applies; None if both operands come from the model."""
+    divides = name.startswith("Div")
+    if sum(inner is not None for inner, _ in node.next_functions) > 1:
+        return None
+    other = getattr(node, "_saved_other", None)
+    if other is None:
+        other = getattr(node, "_saved_self", None)
+        if divides:
+            return None
+    where: Location | None = node.metadata.get(SCALED_AT)
+    parts: Sequence[Part] = node.metadata.get(SCALED_BY, ((None, frozenset(), False),))
+    if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
+        operation = Operation.DIVIDE if divides else Operation.MULTIPLY
+        return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins, _ in parts))),)
+    known = [(1.0 / number if inverted else number) for number, _, inverted in parts if number is not None]
+    rest, found = float(other) / math.prod(known), iter(known)
+    factors = []
+    for number, origins, inverted in parts:
+        value = rest if number is None else next(found)
+        operation = Operation.DIVIDE if divides != inverted else Operation.MULTIPLY
+        effect = (1 / value if value else None) if divides else value
+        factors.append(Factor(effect, operation, where=where, origins=origins))
+    return tuple(factors)
+
+
+def shape_of(node: Any, place: int) -> tuple[int, ...]:
+    """The shape of a node's ``place``-th result."""
+    return tuple(node._input_metadata[place].shape)
+
+
+def sizes_of(node: Any) -> tuple[int, ...]:
+    """The sizes of what a node reduced, as far as it has saved them."""
+    return tuple(int(size) for size in getattr(node, "_saved_self_sym_sizes", ()) or ())
