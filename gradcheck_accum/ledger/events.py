@@ -173,19 +173,32 @@ class Unscale(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """The list that a loop runs over which ends right before a step: the window, as far as all of it was trained on.
+
+    ``items`` is its length at the step; ``origins`` are those of a number that is this length.
+    """
+
+    items: int
+    origins: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class WindowBound:
     """The number that the source counts micro-batches up to before it steps: K of ``if (i + 1) % K == 0``.
 
     ``steps`` is its value at the step, None where that is not known without running the user's code; ``origins`` are as
     those of a `Factor`: a divisor that shares one of them is that number. ``reached`` is the counter's value, where it
     goes on counting from window to window (``i + 1`` of the same test), and ``first`` its value in the first turn of
-    its loop, None where the source does not show it.
+    its loop, None where the source does not show it. ``listed`` is what a loop runs over that ends right before the
+    step, None where none does, or where that is no list.
     """
 
     steps: int | None
     origins: frozenset[str] = frozenset()
     reached: int | None = None
     first: int | None = None
+    listed: Listed | None = None
 
     def counted_since(self, before: int | None) -> int | None:
         """How many micro-batches were counted since the counter was at ``before``, None where that is not known.

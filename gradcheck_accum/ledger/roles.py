@@ -21,6 +21,7 @@ from gradcheck_accum.ledger.stated_names import (
     DATA,
     WHAT_REMAINS,
     is_computed,
+    is_length,
     is_literal,
     is_place,
     names_size,
@@ -251,12 +252,14 @@ class Evidence:
     """The points of one series, and what is known about where their factors come from.
 
     ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
-    of the number that decides on a step, where the source shows one; ``states_steps`` means that K is stated.
+    of the number that decides on a step, where the source shows one, ``lengths`` those of the lengths of the lists that
+    are windows; ``states_steps`` means that K is stated.
     """
 
     points: Sequence[Point]
     same: Same
     counter: frozenset[str] = frozenset()
+    lengths: frozenset[str] = frozenset()
     states_steps: bool = False
     _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """For each point, the first that looks the same to all roles, so that equal points are evaluated once."""
@@ -311,7 +314,7 @@ class Evidence:
         may_be_mean = one_kind and factor.value is not None and self.same(factor.value * len(terms), 1.0)
         if names_steps(factor.origins) and not may_be_mean:
             return Source.STEPS
-        if not factor.origins.isdisjoint(self.counter):
+        if not factor.origins.isdisjoint(self.counter | self.lengths):
             return Source.STEPS
         if factor.origins == {DATA}:
             return Source.DATA
@@ -323,7 +326,8 @@ class Evidence:
         if is_literal(factor.origins):
             return Source.LITERAL
         # A name for which no constant and no setting is found may be anything, including K.
-        found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in factor.origins)
+        told = [origin for origin in factor.origins if not is_length(origin)]
+        found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in told)
         return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
 
     def _counts_the_window(self, factor: Factor, point: Point) -> bool:

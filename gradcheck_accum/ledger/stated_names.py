@@ -44,6 +44,9 @@ DATA = "data"
 WHAT_REMAINS = "what remains"
 """The origin of a number that is bounded by what remains of the data (``min(2, len(loader) - i)``): it counts that."""
 
+_LENGTH = "length of"
+"""The beginning of the origin of a number that is the length of a list."""
+
 _COMPUTED = "of"
 """The beginning of the origin of a number that is computed from others."""
 
@@ -86,7 +89,7 @@ def names_size(origins: Iterable[str]) -> bool:
 
 def is_place(origin: str) -> bool:
     """Whether an origin is the place of a constant in the source, and not a name."""
-    return origin.rpartition(":")[2].isdigit() and not is_computed(origin)
+    return origin.rpartition(":")[2].isdigit() and not is_computed(origin) and not is_length(origin)
 
 
 def origin_of_computed(origins: Iterable[str]) -> str:
@@ -97,6 +100,16 @@ def origin_of_computed(origins: Iterable[str]) -> str:
 def is_computed(origin: str) -> bool:
     """Whether an origin is that of a number which is computed from others that the source shows."""
     return origin.startswith(f"{_COMPUTED} ")
+
+
+def origin_of_length(name: str) -> str:
+    """The origin of a number that is the length of the list which is known by ``name``."""
+    return f"{_LENGTH} {name}"
+
+
+def is_length(origin: str) -> bool:
+    """Whether an origin is that of the length of a list."""
+    return origin.startswith(f"{_LENGTH} ")
 
 
 def is_literal(origins: Collection[str]) -> bool:

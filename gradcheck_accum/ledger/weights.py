@@ -28,6 +28,7 @@ from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
 from gradcheck_accum.ledger.roles import Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.stated_names import is_length
 from gradcheck_accum.ledger.window_length import is_divided_by, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
 
@@ -244,6 +245,7 @@ class _Reader:
     windows: Sequence[Window]
     steps: int
     counter: frozenset[str]
+    lengths: frozenset[str]
     states_steps: bool
     same: Same
     coefficient: float | None
@@ -253,9 +255,11 @@ class _Reader:
     def of(cls, windows: Sequence[Window], same: Same, coefficient: float | None, *, in_a_run: bool) -> _Reader:
         steps = usual_steps((w for w in windows if w.step is not None), same) or 1
         counters = (own for w in windows if (own := _borne_out(w, steps)) is not None)
-        counter = frozenset[str]().union(*(own.origins for own in counters))
+        counted = frozenset[str]().union(*(own.origins for own in counters))
+        lengths = frozenset(filter(is_length, counted)).union(*map(_lengths_of_lists, windows))
+        counter = counted - lengths
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
-        return cls(windows, steps, counter, stated, same, coefficient, in_a_run)
+        return cls(windows, steps, counter, lengths, stated, same, coefficient, in_a_run)
 
     def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
         """The reading of a series, or of each of its places by itself where only these have one, and are right."""
@@ -314,7 +318,7 @@ class _Reader:
 
     def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
         points = aligned(_points(one, self.windows, steps, leaks=leaks))
-        return Evidence(points, self.same, self.counter, self.states_steps)
+        return Evidence(points, self.same, self.counter, self.lengths, self.states_steps)
 
 
 def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> str:
@@ -338,10 +342,21 @@ def _of_turns(series: Series, held: int, steps: int) -> str:
 def _borne_out(window: Window, steps: int) -> WindowBound | None:
     """What the source counts to before a window's step, if it equals K or the micro-batches that ran, or is unknown.
 
-    Any other number is no count of micro-batches, and its origins are no evidence of what other numbers are.
+    Any other number is no count of micro-batches, and its origins are no evidence of what other numbers are; unless it
+    bounds the list that the window is, which the data may end before.
     """
     bound = window.step.counted_by if window.step is not None else None
-    return bound if bound is not None and bound.steps in (None, steps, window.micro_batches) else None
+    if bound is None or bound.steps in (None, steps, window.micro_batches):
+        return bound
+    ends_early = bound.listed is not None and bound.listed.items == window.micro_batches < bound.steps
+    return bound if ends_early else None
+
+
+def _lengths_of_lists(window: Window) -> frozenset[str]:
+    """The origins of the length of the list that a window is, if it holds as many items as micro-batches ran."""
+    bound = window.step.counted_by if window.step is not None else None
+    listed = None if bound is None else bound.listed
+    return listed.origins if listed is not None and listed.items == window.micro_batches else frozenset()
 
 
 def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:

@@ -688,7 +688,6 @@ def test_a_product_with_one_over_the_length_of_one_window_of_three_says_what_k_i
     assert {code for _, code in comparison.found} == {"GA302", "GA103"}
 
 
-@pytest.mark.xfail(strict=True, reason="len(window) equals the number of terms, and is read as their mean (issue 16)")
 def test_the_length_of_a_window_makes_no_mean_of_two_terms() -> None:
     # raw = fit + spread; loss = raw / len(window) / K: the length of a list of losses would make their mean.
     variant = Variant(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradcheck_accum.ledger.events import Listed
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import ask
 from gradcheck_accum.lint.program.names import BEGINNING
@@ -104,6 +105,24 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             is_part = run.loops.passes or (run.loops.depth and not run.reach.steps(loop.body))
             return list(source), holds_data, holds_data and len(source) > 1 and not is_part
     return _unknown_iteration(run, source, loop, trains)
+
+
+def listed_in(run: State, source: Any) -> Listed | None:
+    """The list that a loop over ``source`` runs over, where its length is known; None if there is none."""
+    match source:
+        case list() if id(source) in run.iterated.grown or not (source and v.is_data(source)):
+            return None
+        case list():
+            return Listed(len(source), frozenset({run.iterated.origin_of_length(source)}))
+        case v.Chunks() if not source.assumed:
+            return Listed(source.count, frozenset({run.iterated.origin_of_length(source)}))
+        case ("enumerate", inner, _):
+            return listed_in(run, inner)
+        case ("zip", *sources):
+            found = [own for one in sources if (own := listed_in(run, one)) is not None]
+            origins = frozenset[str]().union(*(own.origins for own in found))
+            return Listed(min(own.items for own in found), origins) if found else None
+    return None
 
 
 def _some_batches(run: State) -> list[Any]:

@@ -14,7 +14,14 @@ from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
 from gradcheck_accum.lint.frameworks.accelerate import accumulate
 from gradcheck_accum.lint.interpreter.assignment import assign
-from gradcheck_accum.lint.interpreter.iteration import inner_training_loop, is_cut, is_guessed, plan, with_numbers
+from gradcheck_accum.lint.interpreter.iteration import (
+    inner_training_loop,
+    is_cut,
+    is_guessed,
+    listed_in,
+    plan,
+    with_numbers,
+)
 from gradcheck_accum.lint.interpreter.objects import make_class
 from gradcheck_accum.lint.interpreter.skipped_batches import handler_of, keeps_out, leaves_out
 from gradcheck_accum.lint.state import values as v
@@ -181,6 +188,8 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     run.loops.guessed += guessed
     run.loops.depth += trains
     outer_turn = run.loops.turn
+    listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
+    before = len(run.recorder.raw)
     try:
         for number, item in enumerate(items):
             run.loops.begin_turn(trains)
@@ -207,6 +216,8 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
         run.loops.turn = outer_turn
         if is_pass and trains:
             run.loops.passes -= 1
+        if listed is not None:
+            run.iterated.ended = listed, before
 
 
 @contextmanager

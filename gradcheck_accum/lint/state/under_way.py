@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gradcheck_accum.ledger.events import Listed
+from gradcheck_accum.ledger.stated_names import origin_of_length
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.state import values as v
 
@@ -54,6 +56,15 @@ class Iterated:
     """The lists that have grown in loops whose turns are guessed, by identity: their lengths are not known."""
     made: set[int] = field(default_factory=set)
     """The turns whose random numbers were a micro-batch."""
+    ended: tuple[Listed, int] | None = None
+    """The list that the last loop without a step in it ran backwards over, and how many events there were before it."""
+    _known: dict[int, tuple[int, Any]] = field(default_factory=dict)
+    """The lists whose length was asked for, or that a loop ran over, each with its number, by identity."""
+
+    def origin_of_length(self, of: Any) -> str:
+        """The origin of the length of a list: each list has another."""
+        number, _ = self._known.setdefault(id(of), (len(self._known), of))
+        return origin_of_length(str(number))
 
 
 @dataclass(slots=True)

@@ -166,7 +166,7 @@ def length_of_value(run: State, value: Any) -> Any:
         case v.Chunks() if value.assumed and not run.loops.passes:
             return Num(assumed_length(run, value), frozenset({v.LENGTH, v.ASSUMED}))
         case v.Chunks():
-            return Num(value.count, frozenset({v.LENGTH}))
+            return Num(value.count, frozenset({v.LENGTH}), frozenset({run.iterated.origin_of_length(value)}))
         case ("enumerate", counted, _):
             return length_of_value(run, counted)
         case ("zip", *sources) if sources:
@@ -176,8 +176,9 @@ def length_of_value(run: State, value: Any) -> Any:
             return Symbol()
         case list() if id(value) in run.iterated.grown:
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
-        case list() if is_list_of_batches(value):
-            return Num(len(value), frozenset({v.TOTAL}))
+        case list() if value and v.is_data(value):
+            tags = frozenset({v.TOTAL} if is_list_of_batches(value) else ())
+            return Num(len(value), tags, frozenset({run.iterated.origin_of_length(value)}))
         case dict() if not v.shows_its_keys(value):
             return Symbol()
         case list() | tuple() | dict() | str():

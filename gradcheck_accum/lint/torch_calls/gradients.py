@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_accum.ledger.events import Factor, Reduction
+from gradcheck_accum.ledger.events import Factor, Listed, Reduction, WindowBound
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.torch_names import CLIPS, CLIPS_OF_FRAMEWORKS, PARAMETERS, PAUSES
 from gradcheck_accum.lint.state import values as v
@@ -56,10 +56,22 @@ def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_s
     }
     count_held_graphs(run)
     counted_by = run.knowledge.counter(run.question.branches)
+    listed = _window_before(run)
+    if listed is not None:
+        counted_by = replace(counted_by or WindowBound(None), listed=listed)
     steps, place = stated.pop() if len(stated) == 1 else None, run.calls.called_at or node
     run.recorder.step(place, optimizer, steps, counted_by, through_scaler)
     if run.recorder.lost_track:
         raise Doubted
+
+
+def _window_before(run: State) -> Listed | None:
+    """The list that a loop which has just ended ran over, if it ran all backwards since the last step; else None."""
+    if run.iterated.ended is None:
+        return None
+    listed, before = run.iterated.ended
+    earlier = (own.kind for own in reversed(run.recorder.raw[:before]) if own.kind in ("backward", "step"))
+    return listed if next(earlier, "step") == "step" else None
 
 
 def backward(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

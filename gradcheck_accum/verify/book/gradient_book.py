@@ -54,6 +54,9 @@ CHANGED_BY_HAND = Reason(
 _LOSSY = (torch.bfloat16, torch.float16)
 """The dtypes in which a sum loses much to rounding: there a part has a sum of its own, in float32, to show how much."""
 
+_SHRINK = 2.0**-600
+"""What gradients are multiplied by before they are squared, where their squares would overflow."""
+
 
 _AT_ONCE = 1 << 16
 """Elements up to which a gradient is compared whole, and not stretch by stretch."""
@@ -437,13 +440,12 @@ class GradientBook(ParameterBook):
             if set(filled) <= set(changed):
                 return ZeroGrad(where=where, stores=stores, seen_later=True), None
             return Opaque(where=where, stores=stores, reason=PARTLY_CLEARED), None
-        inner = squares = new = 0.0
-        for key in filled:
-            if self.gradient(key) is None or self._expected[key] is None:
-                return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND), None
-            products = self._products(key)
-            if products is not None:
-                inner, squares, new = inner + products[0], squares + products[1], new + products[2]
+        if any(self.gradient(key) is None or self._expected[key] is None for key in filled):
+            return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND), None
+        inner, squares, new = self._products(filled)
+        if not math.isfinite(inner + squares + new):
+            # The squares of gradients of a training that diverges overflow before they do.
+            inner, squares, new = self._products(filled, _SHRINK)
         ratio = inner / squares if squares else 1.0
         residual = math.sqrt(max(new - ratio * inner, 0.0))
         dtype = self.parameters[filled[0]].dtype if filled else None
@@ -475,19 +477,24 @@ class GradientBook(ParameterBook):
             for values, then in self._side_by_side(key)
         )
 
-    def _products(self, key: int) -> tuple[float, float, float] | None:
-        """<g, h>, ‖h‖² and ‖g‖² of a gradient g as it is and h as it should be; None where h is not finite.
+    def _products(self, keys: Iterable[int], shrink: float = 1.0) -> tuple[float, float, float]:
+        """<g, h>, ‖h‖² and ‖g‖² of gradients g as they are and h as they should be, all of them times ``shrink``.
 
-        A gradient that has overflowed does not show what was done to it; the others do.
+        A gradient that has overflowed does not show what was done to it, and is left out; the others do.
         """
         inner = squares = new = 0.0
-        for now, then in self._side_by_side(key):
-            if not bool(torch.isfinite(then).all()):
-                return None
-            a, b = now.double(), then.double()
-            inner += float((a * b).sum())
-            squares += float((b * b).sum())
-            new += float((a * a).sum())
+        for key in keys:
+            sums = [0.0, 0.0, 0.0]
+            for now, then in self._side_by_side(key):
+                if not bool(torch.isfinite(then).all()):
+                    break
+                a, b = now.double(), then.double()
+                if shrink != 1.0:
+                    a, b = a * shrink, b * shrink
+                for place, (one, other) in enumerate(((a, b), (b, b), (a, a))):
+                    sums[place] += float((one * other).sum())
+            else:
+                inner, squares, new = inner + sums[0], squares + sums[1], new + sums[2]
         return inner, squares, new
 
     def cleared(self, keys: set[int]) -> tuple[frozenset[str], frozenset[str]]:

@@ -94,7 +94,7 @@ def _judge(window: MeasuredWindow, options: Options, replays: bool) -> JudgedWin
     if reference is None:
         return JudgedWindow(Verdict.INCONCLUSIVE, _why_unknown(window))
     if not math.isfinite(sum(reference.addends.contributions)) or not math.isfinite(measured.products.norm(0)):
-        return JudgedWindow(Verdict.INCONCLUSIVE, "a micro-batch's gradient is not finite")
+        return JudgedWindow(Verdict.INCONCLUSIVE, "the norm of a micro-batch's gradient is not finite")
     apart = replay_distance(window, reference) if replays else None
     judged = _by_micro_batches(window, reference, apart, options)
     if judged.verdict is Verdict.DEVIATES and replays:

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
-from gradcheck_accum.ledger.events import Step, WindowBound
+from gradcheck_accum.ledger.events import Listed, Step, WindowBound
 from gradcheck_accum.verify.provenance.deciding import deciding_bounds
 from gradcheck_accum.verify.provenance.following import MOST_FRAMES, Place, class_of_own, place_of
 from gradcheck_accum.verify.provenance.lines import LOOPS, CallChain, Line
 from gradcheck_accum.verify.provenance.origins import Origins
-from gradcheck_accum.verify.provenance.readable import steps_of
+from gradcheck_accum.verify.provenance.readable import steps_of, value_of
 from gradcheck_accum.verify.provenance.syntax import Syntax, own_frame, syntax_of
 from gradcheck_accum.verify.stack.frames import user_frames
 
@@ -51,16 +51,19 @@ class _Turns:
 class _Bound:
     """The expression of K and that of its counter, each with its user frame, numbered from the innermost.
 
-    The number is None where the expression belongs to a frame that no longer exists.
+    The number is None where the expression belongs to a frame that no longer exists. ``listed`` is the list that a loop
+    ran over, and ``lengths`` the origins of its length.
     """
 
-    node: ast.expr
+    node: ast.expr | None
     level: int | None
     origins: frozenset[str]
     counter: ast.expr | None
     counter_level: int | None
     turns: _Turns | None
     first: int | None
+    listed: ast.expr | None
+    lengths: frozenset[str]
 
 
 _read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None, _Turns | None]] = {}
@@ -92,7 +95,10 @@ class WindowCounters:
             return None
         self._bounds[optimizer] = bound
         steps, reached = _read_at(bound.node, bound.level, frames), _read_at(bound.counter, bound.counter_level, frames)
-        return WindowBound(steps, bound.origins, reached, bound.first) if steps is not None or bound.origins else None
+        listed = _listed_at(bound, frames)
+        if steps is None and not bound.origins and listed is None:
+            return None
+        return WindowBound(steps, bound.origins, reached, bound.first, listed)
 
     def counted(self, step: Step) -> int | None:
         """How many micro-batches the source counted in the window of ``step``, or K; called once for each step.
@@ -148,6 +154,15 @@ def _read_at(node: ast.expr | None, level: int | None, frames: list[FrameType]) 
     return None if frame is None or node is None else steps_of(node, frame)
 
 
+def _listed_at(bound: _Bound, frames: list[FrameType]) -> Listed | None:
+    """The list that a loop ran over, with its length now; None where that is known to be no list."""
+    frame = None if bound.level is None or bound.listed is None else own_frame(frames[bound.level])
+    if frame is None or bound.listed is None:
+        return None
+    value = value_of(bound.listed, frame)
+    return Listed(len(value), bound.lengths) if isinstance(value, (list, tuple)) else None
+
+
 def _chain(frames: Iterable[FrameType]) -> CallChain:
     return tuple((frame.f_code, frame.f_lasti) for frame in frames)
 
@@ -166,20 +181,24 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
         line = Line(place_of(frame, node, syntax), node, backwards)
         bounds = deciding_bounds(line)
         if bounds is not None:
-            if len({ast.unparse(bound.number) for bound in bounds}) != 1:
+            if len({ast.unparse(bound.number) for bound in bounds if bound.number is not None}) > 1 or not bounds:
                 return None
             found = bounds[0]
             counter_level = (
                 None if found.counter is None else _level_of(found.counter, found.place, line, frames, level)
             )
+            lengths = (Origins().of_length(listed, found.place) for listed in found.listed)
+            number = found.number
             return _Bound(
-                found.number,
-                _level_of(found.number, found.place, line, frames, level),
-                Origins().of(found.number, found.place) or frozenset(),
+                number,
+                _level_of(number or found.listed[0], found.place, line, frames, level),
+                frozenset() if number is None else Origins().of(number, found.place) or frozenset(),
                 found.counter,
                 counter_level,
                 None if counter_level is None else _turns_around(frames[counter_level]),
                 found.first,
+                found.listed[0] if found.listed else None,
+                frozenset[str]().union(*lengths),
             )
     return None
 

@@ -88,7 +88,22 @@ def _bounds_of_loop(line: Line, loop: ast.For | ast.AsyncFor | ast.While) -> lis
         # It counts from the start whenever it is entered.
         return list(bounds_of_test(loop.test, False, line, None))
     bound = _length_of(loop.iter, line.place)
-    return [] if bound is None or is_length(bound, line.place) else [Bound(bound, line.place)]
+    if bound is not None and is_length(bound, line.place):
+        bound = None
+    listed = tuple(_lists_in(loop.iter))
+    return [Bound(bound, line.place, listed=listed)] if bound is not None or listed else []
+
+
+def _lists_in(node: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
+    """What has as many items as a loop over ``node`` has turns, by name: ``window`` in ``range(len(window))``."""
+    match node:
+        case ast.Name() | ast.Attribute():
+            yield node
+        case ast.Call(func=ast.Name(id="range"), args=[ast.Call(func=ast.Name(id="len"), args=[inner])]):
+            yield from _lists_in(inner)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_]) if name in _ALONG:
+            for inner in node.args:
+                yield from _lists_in(inner)
 
 
 def _length_of(node: ast.expr, place: Place) -> ast.expr | None:

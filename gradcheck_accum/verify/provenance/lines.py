@@ -23,13 +23,15 @@ class Bound:
     """What a counter is compared with, and the place of that expression.
 
     ``counter`` is what is compared, if it goes on counting from window to window, and ``first`` its value in the first
-    turn of its loop, None where that is not explicit.
+    turn of its loop, None where that is not explicit. ``listed`` are the lists that a loop that has ended ran over, all
+    of one length; ``number`` is None where the source only shows these.
     """
 
-    number: ast.expr
+    number: ast.expr | None
     place: Place
     counter: ast.expr | None = None
     first: int | None = None
+    listed: tuple[ast.Name | ast.Attribute, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Where a number comes from: the names that it was bound to, and the places of the constants that it began as.
 
 A number keeps its identity while it is passed on: assigned to another name, passed to a function, converted to a float.
-What is computed from several others is a new number, and does not have their names. The length of something has an
-origin if it is the batch's size, or if the source writes the container out.
+What is computed from several others is a new number, and does not have their names. The length of something is the
+batch's size if that is a tensor, and a constant if the source writes the container out; otherwise it has the names of
+what it is the length of.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ import ast
 
 import torch
 
-from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE, WHAT_REMAINS
+from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE, WHAT_REMAINS, origin_of_length
+from gradcheck_accum.verify.provenance.bindings import owner_of
 from gradcheck_accum.verify.provenance.counters import is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
 from gradcheck_accum.verify.provenance.options import other_names
 from gradcheck_accum.verify.provenance.readable import value_of
 from gradcheck_accum.verify.stack.frames import shown
+
+_MOST_NAMES = 4
+"""The number of names that a list is followed through."""
+
+_AS_LONG = frozenset({"list", "tuple", "reversed", "sorted"})
+"""Functions that give as many items as they are given."""
 
 
 class Origins:
@@ -68,14 +76,31 @@ class Origins:
         return None if inner is None else self.of(inner, place)
 
     def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
-        """The origins of a tensor's number of rows, or of the length of a display in the source; None otherwise."""
+        """The origins of a tensor's number of rows, of the length of a display in the source, or of another list."""
         if place.frame is not None and isinstance(value_of(owner, place.frame), torch.Tensor):
             return frozenset({NAME_OF_SIZE})
         displays = [(owner, place)] if _is_display(owner) else sources_of(owner, place).values
         if not displays or not all(_is_display(value) for value, _ in displays):
-            return None
+            return self.of_length(owner, place) or None
         name = _dotted(owner)
         return frozenset(_place_of(value, at) for value, at in displays) | ({f"len({name})"} if name else set())
+
+    def of_length(self, node: ast.expr, place: Place, names: int = _MOST_NAMES) -> frozenset[str]:
+        """The origins of the length of a list: the variables that hold it, and the places where it is made."""
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _AS_LONG and node.args:
+            return self.of_length(node.args[0], place, names)
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            return frozenset({origin_of_length(_place_of(node, place))})
+        scope = place.scope
+        if isinstance(node, ast.Name):
+            scope = owner_of(place.syntax, place.scope, node.id) or place.scope
+        at = f"{shown(place.syntax.filename)}:{getattr(scope, 'lineno', 0)}"
+        found = frozenset({origin_of_length(f"{ast.unparse(node)} in {at}")})
+        if not names or self._names_alone:
+            return found
+        sources = sources_of(node, place)
+        self.depth = max(self.depth, sources.depth)
+        return found.union(*(self.of_length(value, at, names - 1) for value, at in sources.values))
 
     def _of_what_remains(self, node: ast.expr, place: Place) -> frozenset[str]:
         """The origin of the difference between a length and another number, of rows if it is the length of a tensor."""
