@@ -4,53 +4,122 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from enum import Enum
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
-from gradcheck_accum.ledger.events import LossShown
+from gradcheck_accum.ledger.events import LossShown, ShownLoss
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.windows import Fate
 from gradcheck_accum.wording import message
 
 
+class _Mean(Enum):
+    """What a reported mean is the mean of."""
+
+    OF_DIVIDED = "losses that were divided by K for the backward"
+    OF_FEW = "the losses of those micro-batches alone that end a window, over the number of all"
+    OF_FEW_DIVIDED = "the same, and each was divided by K for the backward"
+
+
 def find_misreported(account: Account) -> Iterator[Diagnosis]:
-    """GA802: what is shown as the mean loss is the mean of losses that were divided by K for the backward."""
+    """GA802: what is shown as the mean loss is the mean of losses that were divided by K for the backward.
+
+    Or of those of the micro-batches alone that end a window, over the number of all.
+    """
     scaled = _scaled(account)
     places: dict[tuple[Location, Location], list[LossShown]] = {}
     for event in account.ledger.trace.events:
-        # One micro-batch's own loss is only a progress report, and may be a sum that is still growing.
-        if isinstance(event, LossShown) and event.backward in scaled and len(event.losses) > 1:
+        if isinstance(event, LossShown) and event.backward in scaled:
             places.setdefault((event.where, event.shown_at), []).append(event)
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
     accumulation = account.readings.scaled_at(account.windows) if places else ()
     for (where, shown_at), events in places.items():
-        if all(account.same(_share(event, accumulation), 1.0) for event in events):
-            at = "" if shown_at.place == where.place else message(" at ", shown_at)
-            divided = f"divided by {account.steps} for accumulation"
-            yield diagnosis(
-                "GA802",
-                where,
-                message(
-                    "the reported loss",
-                    at,
-                    f" is the mean of losses that were already {divided} (backward at ",
-                    events[-1].backward,
-                    f"): it is 1/{account.steps} of the mean loss",
-                ),
-                f"log the loss before it is divided, or multiply it by {account.steps}",
+        each_kind = [_kind(account, event, accumulation) for event in events]
+        # One micro-batch's own loss is only a progress report, and may be a sum that is still growing.
+        kinds = {kind for kind, event in zip(each_kind, events, strict=True) if kind or len(event.losses) > 1}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is None:
+            continue
+        at = "" if shown_at.place == where.place else message(" at ", shown_at)
+        steps = account.steps
+        if kind is _Mean.OF_DIVIDED:
+            divided = f"divided by {steps} for accumulation"
+            said = message(
+                "the reported loss",
+                at,
+                f" is the mean of losses that were already {divided} (backward at ",
+                events[-1].backward,
+                f"): it is 1/{steps} of the mean loss",
             )
+            advice = f"log the loss before it is divided, or multiply it by {steps}"
+        else:
+            each, share = (", each already divided for accumulation", f"1/{steps}²")
+            if kind is _Mean.OF_FEW:
+                each, share = "", f"1/{steps}"
+            said = message(
+                "the reported loss",
+                at,
+                f" is a sum over the last micro-batch of each window alone{each} (backward at ",
+                events[-1].backward,
+                f"), divided by the number of all micro-batches: it is about {share} of the mean loss",
+            )
+            advice = "add up the loss of every micro-batch, before it is divided for accumulation"
+        yield diagnosis("GA802", where, said, advice)
 
 
-def _share(event: LossShown, accumulation: Collection[Location]) -> float:
-    """The total share of losses scaled for the accumulation in what is shown, regardless of the objective's factors.
+def _kind(account: Account, event: LossShown, accumulation: Collection[Location]) -> _Mean | None:
+    """What kind of a mean a reported number is; None where it is none that is wrong."""
+    shares = [_share(loss, accumulation) for loss in event.losses]
+    count = len(shares)
+    if count > 1 and account.same(math.fsum(shares), 1.0) and not _is_of_few(account, event, accumulation):
+        return _Mean.OF_DIVIDED
+    if any(not account.same(share, shares[0]) for share in shares) or shares[0] <= 0:
+        return None
+    if _are_successive(event.losses, 1) and count > 2 and _is_one_off(account, 1 / shares[0], count):
+        return _Mean.OF_DIVIDED
+    return _is_of_few(account, event, accumulation)
+
+
+def _is_one_off(account: Account, divisor: float, count: int) -> bool:
+    """Whether a sum of so many losses is divided by one less, or one more: the last index, say, for their number."""
+    return any(account.same(divisor, number) for number in (count - 1, count + 1))
+
+
+def _is_of_few(account: Account, event: LossShown, accumulation: Collection[Location]) -> _Mean | None:
+    """Whether the losses are those of one micro-batch of each window, and are divided by the number of all."""
+    steps, losses = account.steps, event.losses
+    divides = {_scaling(loss, accumulation) for loss in losses}
+    divided = divides == {1.0}
+    if steps < 2 or len(divides) > 1 or not _are_successive(losses, steps):
+        return None
+    if len(losses) == 1 and not divided:
+        return None
+    divisor = 1 / losses[0].share if losses[0].share > 0 else 0.0
+    equal = all(account.same(loss.share, losses[0].share) for loss in losses)
+    is_number_of_all = len(losses) * steps <= divisor * (1 + 1e-9) and divisor < (len(losses) + 1) * steps
+    if not (equal and is_number_of_all):
+        return None
+    return _Mean.OF_FEW_DIVIDED if divided else _Mean.OF_FEW
+
+
+def _are_successive(losses: Collection[ShownLoss], distance: int) -> bool:
+    """Whether the micro-batches of some losses are ``distance`` apart."""
+    numbers = [loss.micro_batch for loss in losses]
+    return all(later - before == distance for before, later in zip(numbers, numbers[1:], strict=False))
+
+
+def _share(loss: ShownLoss, accumulation: Collection[Location]) -> float:
+    """The share of a loss scaled for the accumulation in what is shown, regardless of the objective's factors.
 
     A loss without that scaling counts as many times as the scaling divides by.
     """
-    scalings = (
-        math.prod(factor.value or 1.0 for factor in loss.left_out if factor.where in accumulation)
-        for loss in event.losses
-    )
-    return math.fsum(loss.share / scaling for loss, scaling in zip(event.losses, scalings, strict=True))
+    return loss.share / _scaling(loss, accumulation)
+
+
+def _scaling(loss: ShownLoss, accumulation: Collection[Location]) -> float:
+    """By what a loss was multiplied for the accumulation after it was read; 1 where it was read afterwards."""
+    return math.prod(factor.value or 1.0 for factor in loss.left_out if factor.where in accumulation)
 
 
 def _scaled(account: Account) -> set[Location]:

@@ -286,6 +286,7 @@ class ShownLoss:
 
     share: float
     left_out: tuple[Factor, ...] = ()
+    micro_batch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

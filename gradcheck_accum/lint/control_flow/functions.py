@@ -107,7 +107,7 @@ def _bind_arguments(run: State, function: v.Function, scope: v.Scope, args: list
 def call_from_outside(run: State, function: v.Function) -> None:
     """Execute a function that nothing in the file calls, with unknown arguments."""
     run.recorder.entered = run.recorder.micro_batch + 1
-    node = function.node
+    node = run.calls.entrance = function.node
     spec = node.args
     positional = [*spec.posonlyargs, *spec.args]
     if function.owner is not None:

@@ -104,7 +104,7 @@ def _shown(record: Recorder, one: Recorded) -> list[LossShown]:
     losses: dict[int, ShownLoss] = {}
     for part in figure.parts:
         sent = record.graphs.get(part.origin)
-        loss = _loss_in(part, sent) if sent is not None else None
+        loss = _loss_in(part, sent) if sent is not None and part.micro_batch == sent.micro_batch else None
         if loss is None or losses.setdefault(part.micro_batch, loss) != loss:
             return []
     return [
@@ -128,7 +128,7 @@ def _loss_in(part: Part, sent: Part) -> ShownLoss | None:
     share, left_out = product_of(part.factors[common:]), sent.factors[common:]
     if share is None or product_of(left_out) in (None, 0.0):
         return None
-    return ShownLoss(share, left_out)
+    return ShownLoss(share, left_out, part.micro_batch)
 
 
 def _event(one: Recorded, stores: frozenset[str]) -> Event | None:

@@ -175,7 +175,7 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
             return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
         case v.Partial():
             return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
-        case v.Unwrapped():
+        case v.Unwrapped() if any(isinstance(a, Tensor) or v.is_data(a) for a in all_arguments(args, kwargs)):
             with run.sync.passed_by(callee.source):
                 return computation(run, node, args, kwargs, frozenset({callee.source}))
         case v.Member() if any(isinstance(a, Tensor) or v.is_data(a) for a in all_arguments(args, kwargs)):

@@ -15,7 +15,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.interpreter.iteration import items_of
 from gradcheck_accum.lint.interpreter.objects import attribute
-from gradcheck_accum.lint.program.torch_names import DIVIDES, JOINS, MULTIPLIES, SAMPLES_ALL
+from gradcheck_accum.lint.program.torch_names import DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.state import State
@@ -247,6 +247,8 @@ def _stack(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
         along = _along(args, kwargs)
         return v.Data(len(rows) if along == 0 else rows[0] if along is not None else None)
     if isinstance(items, (list, tuple)) and items and all(isinstance(item, Tensor) for item in items):
+        if all(isinstance(part.flow, v.Detached) for item in items for part in item.parts):
+            return list(items)  # numbers that were read from losses
         joined = tuple(part for item in items for part in item.parts)
         # How the stacked losses are reduced later decides their weights, so they are not known.
         return Tensor(joined, v.models_in(items)).scaled(Factor(None))
@@ -366,6 +368,20 @@ def _namespace(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else attributes
 
 
+def _same_figure(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args and isinstance(args[0], v.Figure) else Symbol()
+
+
+def _figures(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A number read from losses in another type, or rounded; or a list of several of them."""
+    match args:
+        case [v.Figure() as figure, *_]:
+            return figure
+        case [[v.Figure(), *_] as figures, *_] if all(isinstance(one, v.Figure) for one in figures):
+            return figures
+    return NotImplemented
+
+
 def _meter(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return new_meter()
 
@@ -401,6 +417,7 @@ BUILTINS: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "getattr": _getattr,
     "print": _ignored,
     "isinstance": _isinstance,
+    "str": _same_figure,
     "hasattr": _ignored,
     "bool": _first,
     "vars": _first,
@@ -433,7 +450,8 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "tqdm": _first,
     "trange": _range,
     "track": _first,
-    "AverageMeter": _meter,
+    **dict.fromkeys(METERS, _meter),
+    **dict.fromkeys(("round", "around", "array", "asarray", "tensor"), _figures),
     "GradScaler": _unfollowed,
     "autocast": _unfollowed,
     "ceil": _convert(lambda value: -int(-value // 1)),

@@ -138,8 +138,8 @@ def attribute(run: State, value: Any, name: str) -> Any:
         case Tensor():
             if name == "grad":
                 return UNKNOWN
-            if name in {"data"}:
-                return UNKNOWN
+            if name == "data":
+                return value.detached()
             if any(part.name == f".{name}" and part.factors for part in value.parts):
                 return value  # `outputs.loss /= K` has left the loss where its output was
             parts = tuple(

@@ -34,6 +34,7 @@ from gradcheck_accum.lint.torch_calls.arithmetic import binary, factor_of
 from gradcheck_accum.lint.torch_calls.distributed import context_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
 from gradcheck_accum.lint.torch_calls.learning_rates import note_rate
+from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended, makes_no_graphs, summed
 
 
@@ -364,7 +365,11 @@ def _match(run: State, node: syntax.Match, scope: v.Scope) -> None:
 
 
 def _return(run: State, node: syntax.Return, scope: v.Scope) -> None:
-    raise Returned(run.evaluate(node.value, scope) if node.value is not None else None)
+    value = run.evaluate(node.value, scope) if node.value is not None else None
+    if node.value is not None and run.calls.answers_outside:
+        # A mean that a training returns is there to be reported: the caller has nothing else to do with it.
+        shown(run, node.value, [value])
+    raise Returned(value)
 
 
 def _break(run: State, node: syntax.Break, scope: v.Scope) -> None:

@@ -92,6 +92,12 @@ CRITERION = Guess(
     Effect.STATES,
     r"(^|[_.])(loss|criterion)(_?(fn|func|function))?$",
 )
+SHOWS = Guess(
+    "a call that reports the numbers that it is given",
+    Effect.STATES,
+    r"^_?(log|print|report|plot|write|record|display|track)_?(to_)?\w*(loss|scalar|metric|value|result|stat|entry|epoch)\w*$"
+    r"|^log_?kv(_mean)?$|result\w*_to_file$|^_?(log|print|report)_(train(ing)?|progress|step|iter\w*|info|summary)$",
+)
 SAYS_SCALED = Guess("a word that a loss is shown as it is scaled", Effect.LEAVES_OPEN, "scaled")
 SETTINGS = Guess(
     "an object of settings, which may tell a function what K is",

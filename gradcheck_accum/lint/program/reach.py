@@ -388,6 +388,16 @@ class Reach:
             for s in node.body
         )
 
+    def gives_endlessly(self, node: Function) -> bool:
+        """Whether what a function gives never ends: it is a generator that does not, or returns what one gives."""
+        if self.yields(node):
+            return self.never_ends(node)
+        last = node.body[-1] if isinstance(node, syntax.FunctionDef) else None
+        given = last.value if isinstance(last, syntax.Return) else None
+        if isinstance(given, syntax.Call) and called_as(given) == "iter" and len(given.args) == 1:
+            given = given.args[0]
+        return given is not None and self._runs_on(given, 0)
+
     def _runs_on(self, source: syntax.Expression, depth: int) -> bool:
         """Whether an expression calls a generator of this file that never ends."""
         if not isinstance(source, syntax.Call):

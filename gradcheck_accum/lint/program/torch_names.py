@@ -105,10 +105,15 @@ NO_LOSS = Names(
     *(*ASKS_EACH, *COUNTS_ELEMENTS, "all", "any", "dim", "size", "chunk", "split", "argmax", "max", "min", "topk"),
 )
 CUTS_GRAPH = Names("gives a loss without its graph", STATES, "detach", "detach_")
+METERS = Names(
+    "keeps the mean of the numbers that it is given",
+    STATES,
+    *("AverageMeter", "AvgMeter", "AverageValueMeter", "Averager", "RunningAverage", "RunningMean", "MeanMetric"),
+)
 SHOWS = Names(
     "shows a number to a person",
     STATES,
-    *("print", "info", "debug", "warning", "log", "write", "format"),
+    *("print", "info", "debug", "warning", "log", "write", "format", "plot"),
     *("add_scalar", "log_metric", "log_metrics", "log_dict", "set_postfix", "set_postfix_str", "set_description"),
 )
 

@@ -186,7 +186,7 @@ class Recorder:
                 {
                     "micro_batch": max(self.micro_batch, 0),
                     "epoch": self.epoch,
-                    "given": self._given(),
+                    "given": self.given(),
                     "terms": _terms(tensor.parts, self.units),
                     "grad_scaled": tensor.grad_scaled,
                     "synced": synced,
@@ -205,7 +205,7 @@ class Recorder:
         self.passes += 1
         self._opened = self.micro_batch + 1
 
-    def _given(self) -> int | None:
+    def given(self) -> int | None:
         """How many batches the pass gave so far."""
         return None if self.epoch is None else self.micro_batch - self._opened + 1
 

@@ -77,12 +77,19 @@ class Calls:
     """The places of their calls, and the turns of what makes objects one after the other (`in_turn`)."""
     frames: list[v.Scope] = field(default_factory=list)
     """Their names, after those of the module."""
+    entrance: syntax.Node | None = None
+    """The function that was called from outside the file last."""
     visited: set[syntax.Node] = field(default_factory=set)
     """All functions executed so far."""
     called_at: syntax.Node | None = None
     """The call that controls when another module's helper steps: the helper is right whatever it is passed."""
     yielded: list[Any] | None = None
     """What the generator among them has yielded; None while none is carried out."""
+
+    @property
+    def answers_outside(self) -> bool:
+        """Whether what is returned now goes to whoever trains with this file."""
+        return len(self.stack) == 1 and self.stack[0] is self.entrance
 
     @property
     def turn(self) -> str:

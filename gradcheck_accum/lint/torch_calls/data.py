@@ -42,7 +42,7 @@ def _runs_on(run: State, source: Any, depth: int = 0) -> bool:
     if not isinstance(source, v.Instance) or depth > _DEEPEST:
         return False
     method = source.cls.methods.get("__iter__")
-    if method is not None and run.reach.yields(method) and run.reach.never_ends(method):
+    if method is not None and run.reach.gives_endlessly(method):
         return True
     return any(_runs_on(run, held, depth + 1) for held in source.attributes.values())
 
@@ -239,8 +239,11 @@ def rows_of_dataset(run: State, dataset: Any) -> int | None:
     return None
 
 
-def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> v.Loader:
-    """``DataLoader(dataset, batch_size=size)``."""
+def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> v.Loader | v.Stream:
+    """``DataLoader(dataset, batch_size=size)``: without an end where the data set has none."""
+    gives = dataset.cls.methods.get("__iter__") if isinstance(dataset, v.Instance) else None
+    if gives is not None and run.reach.gives_endlessly(gives):
+        return v.Stream.endless()
     if isinstance(size, Symbol) and size.name:
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
     if "batch_sampler" in options:

@@ -18,6 +18,12 @@ class AverageMeter:
         self.sum += val * n
         self.count += n
         self.avg = self.sum / self.count
+
+    def add(self, val, n=1):
+        self.update(val, n)
+
+    def compute(self):
+        return self.avg
 """
 """What all of them do, in the words of Python: they are carried out as a class of the file itself would be."""
 

@@ -17,6 +17,7 @@ from gradcheck_accum.lint.program.torch_names import (
     DIVIDES_IN_PLACE,
     GIVES_AN_ORDER,
     GIVES_NO_DATA,
+    KEEPS_NUMBERS,
     KEEPS_ROWS,
     KEEPS_ROWS_ALONG,
     MULTIPLIES,
@@ -37,7 +38,7 @@ from gradcheck_accum.lint.torch_calls.data import chunks, rows_of, split
 from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
 from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, mask_of, selected
-from gradcheck_accum.lint.torch_calls.metrics import read
+from gradcheck_accum.lint.torch_calls.metrics import is_read, mean, read
 from gradcheck_accum.lint.torch_calls.models import perhaps_summed, sources_of
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended
 from gradcheck_accum.lint.torch_calls.schedulers import prepared
@@ -86,6 +87,10 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             return perhaps_summed(run, base.name, computation(run, node, args, kwargs, frozenset({base.name})))
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
             return base if name in SAME_MODEL else Symbol()
+        case v.Figure() if name in READS | KEEPS_NUMBERS | {"round", "mean", "squeeze"}:
+            return base
+        case list() if name in {"mean", "sum"} and base and all(map(is_read, base)):
+            return mean(run, base, divides=name == "mean")
         case v.Scaled() if name not in READS:
             return base
         case list():

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor
+from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import may_vary
-from gradcheck_accum.lint.program.names import SAYS_SCALED
+from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import SHOWS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
@@ -21,7 +22,7 @@ _MOST_PARTS = 512
 _DEEPEST = 3
 
 
-def read(run: State, node: syntax.Node, tensor: Tensor) -> Figure:
+def read(run: State, node: syntax.Node, tensor: Tensor | Figure) -> Figure:
     """The number that a loss holds: ``loss.item()``, ``float(loss)``."""
     return Figure(parts=tensor.parts, read_at=run.recorder.locate(node))
 
@@ -33,6 +34,8 @@ def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
         if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
             return replace(right, parts=(*left.parts, *right.parts))
         return figure if isinstance(other, Num) and other.value == 0 else UNKNOWN
+    if isinstance(other, v.Samples) and op is Operator.DIV and figure is left:
+        return _over_all_rows(run, figure)
     if isinstance(other, Num) and v.LENGTH in other.tags and not other.tags & run.recorder.counted:
         # The length of something else than what the loop runs over, a data set's say: its number is not known.
         return UNKNOWN
@@ -40,33 +43,62 @@ def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
         return UNKNOWN
     if op in (Operator.MULT, Operator.DIV):
         value = float(other.value) if op is Operator.MULT else 1.0 / float(other.value)
-        return replace(figure, parts=tuple(replace(p, factors=(*p.factors, Factor(value))) for p in figure.parts))
+        rows = NAMES_OF_SIZE[:1] if v.UNITS in other.tags and op is Operator.MULT else ()
+        return _scaled(figure, Factor(value, origins=frozenset(rows)))
     return UNKNOWN
 
 
-def mean(run: State, values: list[Any]) -> Any:
-    """The mean of several numbers."""
+def _scaled(figure: Figure, factor: Factor) -> Figure:
+    return replace(figure, parts=tuple(replace(part, factors=(*part.factors, factor)) for part in figure.parts))
+
+
+def _over_all_rows(run: State, figure: Figure) -> Any:
+    """A sum of losses, each times the rows of its micro-batch, over the number of rows that a data set has.
+
+    It has as many as its micro-batches have together: that is how the mean over a pass is written.
+    """
+    weights = {part.factors[-1].value for part in figure.parts if part.factors and part.factors[-1].origins}
+    counted = all(part.factors and NAMES_OF_SIZE[0] in part.factors[-1].origins for part in figure.parts)
+    given = run.recorder.given()
+    if not counted or len(weights) != 1 or not given:
+        return UNKNOWN
+    rows = weights.pop() or 0.0
+    return _scaled(figure, Factor(1 / (rows * given))) if rows else UNKNOWN
+
+
+def is_read(value: Any) -> bool:
+    """Whether a value is a number that was read from losses, or a loss without its graph."""
+    return isinstance(value, Figure) or (
+        isinstance(value, Tensor) and all(isinstance(part.flow, v.Detached) for part in value.parts)
+    )
+
+
+def mean(run: State, values: list[Any], *, divides: bool = True) -> Any:
+    """The mean of several numbers, or their sum."""
     total: Any = Num(0)
     for value in values:
-        if not isinstance(value, Figure) or not isinstance(total, (Figure, Num)):
+        figure = Figure(parts=value.parts) if isinstance(value, Tensor) else value
+        if not isinstance(figure, Figure) or not isinstance(total, (Figure, Num)):
             return UNKNOWN
-        total = combined(run, Operator.ADD, total, value)
-    return combined(run, Operator.DIV, total, Num(len(values))) if isinstance(total, Figure) else UNKNOWN
+        total = combined(run, Operator.ADD, total, figure)
+    return combined(run, Operator.DIV, total, Num(len(values))) if divides and isinstance(total, Figure) else total
 
 
 def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
     """Record what a call shows to a person, if it is one that does."""
     computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
-    if call_name(node) in SHOWS and not computes:
+    name = call_name(node)
+    if (name in SHOWS or names.SHOWS.fits(name)) and not computes:
         shown(run, node, values)
 
 
 def shown(run: State, node: syntax.Expression, values: Iterable[Any], depth: int = 0) -> None:
     """Record the numbers among some values that an expression shows to a person."""
     for value in values:
-        if isinstance(value, (Figure, Tensor)) and not SAYS_SCALED.fits(text_of(node)):
+        if isinstance(value, (Figure, Tensor)) and not names.SAYS_SCALED.fits(text_of(node)):
             # If a sum is reset where it is displayed, how often that happens decides how many micro-batches it is over.
             if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
-                run.recorder.show(node, value if isinstance(value, Figure) else read(run, node, value))
+                is_located = isinstance(value, Figure) and value.read_at is not None
+                run.recorder.show(node, value if is_located else read(run, node, value))
         elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
             shown(run, node, value.values() if isinstance(value, dict) else value[:8], depth + 1)

@@ -74,6 +74,10 @@ class Unwrapped(Symbol):
 
     source: str = ""
 
+    def member(self, name: str) -> Unwrapped:
+        """One of its parts, or of its methods, which runs as unseen."""
+        return Unwrapped(f"{self.name}.{name}", source=self.source)
+
 
 @dataclass(frozen=True, slots=True)
 class Member(Symbol):
