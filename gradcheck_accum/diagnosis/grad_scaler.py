@@ -41,9 +41,9 @@ def find_scaler_misuse(account: Account) -> Iterator[Diagnosis]:
             continue
         events = window.events
         for position, event in enumerate(events):
-            earlier = [e for e in events[:position] if isinstance(e, Backward)]
-            later = [e for e in events[position + 1 :] if isinstance(e, Backward)]
-            if isinstance(event, Unscale) and earlier and any(e.grad_scaled for e in later):
+            if not isinstance(event, Unscale) or not any(isinstance(e, Backward) for e in events[:position]):
+                continue
+            if any(isinstance(e, Backward) and e.grad_scaled for e in events[position + 1 :]):
                 yield diagnosis(
                     "GA502",
                     event.where,

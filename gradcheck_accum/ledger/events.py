@@ -9,7 +9,6 @@ of one optimizer); its name only has to be the same wherever the same parameters
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -58,8 +57,12 @@ class Factor:
 
 def product_of(factors: Iterable[Factor]) -> float | None:
     """The product of a loss's factors, None where one of them is not known."""
-    values = [factor.value for factor in factors]
-    return None if None in values else math.prod(value for value in values if value is not None)
+    product: float = 1
+    for factor in factors:
+        if factor.value is None:
+            return None
+        product *= factor.value
+    return product
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 NAMES_OF_STEPS = (
     "accumulation_steps",
@@ -64,6 +65,7 @@ _LETTERS = frozenset(name for name in NAMES_OF_STEPS if len(name) == 1)
 _WORD_BOUNDARY = re.compile(r"_+|(?<=[a-z])(?=[A-Z])")
 
 
+@lru_cache(maxsize=4096)
 def is_name_of_steps(name: str) -> bool:
     """Whether this name means K in every loop, regardless of case, except for single letters."""
     if name in _LETTERS or name.casefold() in _FOLDED:

@@ -58,9 +58,11 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
     """What the source counts to before it steps, where the windows confirm that it counts micro-batches."""
     counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
     numbers = Counter(own.steps for own in counters if own.steps)
+    if not numbers:
+        return None
     origins = frozenset[str]().union(*(own.origins for own in counters))
     lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
-    right = any(_makes_whole(w.micro_batches, windows, same) for w in windows)
+    right = any(_makes_whole(length, windows, same) for length in {w.micro_batches for w in windows})
     borne_out = [
         n
         for n in numbers

@@ -25,15 +25,18 @@ _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExi
 def leaves_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
     """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold."""
     backs_out = bool(node.body) and _ends_the_turn(run, node.body[-1])
+    if not backs_out or run.reach.acts(node.body):
+        return False
     asks = _asks_whether_finite(node.test) or _asks_the_data(run, node.test, scope)
-    return backs_out and asks and not run.reach.acts(node.body) and _skipped_here(run, node)
+    return asks and _skipped_here(run, node)
 
 
 def keeps_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
     """Whether a branch that is taken only for finite losses, or by what data hold, is not for this micro-batch."""
-    takes_in = not run.reach.acts(node.orelse) and run.reach.backward_in(node.body)
+    if run.reach.acts(node.orelse) or not run.reach.backward_in(node.body):
+        return False
     asks = _asks_whether_finite(node.test) or (run.loops.depth > 0 and _asks_the_data(run, node.test, scope))
-    return takes_in and asks and _skipped_here(run, node)
+    return asks and _skipped_here(run, node)
 
 
 def handler_of(run: State, node: syntax.Try) -> syntax.ExceptHandler | None:

@@ -184,7 +184,11 @@ class Reach:
 
     def acts(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements changes gradients."""
-        return any(self._any(self._to_gradients - _GATHERS, s) for s in body)
+        return any(self._any(self._to_acting, s) for s in body)
+
+    @cached_property
+    def _to_acting(self) -> frozenset[str]:
+        return self._to_gradients - _GATHERS
 
     def touches_gradients(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements does something to gradients, itself or through this file's functions."""

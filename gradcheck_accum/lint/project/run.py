@@ -19,6 +19,7 @@ from gradcheck_accum.errors import internal_error, wants_tracebacks
 from gradcheck_accum.lint.examination.document import LintError, open_document, read
 from gradcheck_accum.lint.examination.examine import examine
 from gradcheck_accum.lint.examination.outcome import Outcome
+from gradcheck_accum.lint.project.collecting import collect_rarely, collecting_rarely
 from gradcheck_accum.lint.project.discovery import SourceFile, is_held_back, source_files
 from gradcheck_accum.results.findings import Finding, LintResult, Rewrite, Unreadable, UnusedSuppression, in_order
 from gradcheck_accum.settings import Settings, SettingsError
@@ -100,7 +101,8 @@ def lint_files(
     found = list(source_files(paths, settings))
     files = [item for item in found if isinstance(item, SourceFile)]
     mattering = [file.path for file in files if file.named or _can_matter(file.path, report_unused)]
-    outcomes = _outcomes(mattering, _Work(settings, fixes, given), jobs, cache_in, progress)
+    with collecting_rarely():
+        outcomes = _outcomes(mattering, _Work(settings, fixes, given), jobs, cache_in, progress)
     unreadable = [item for item in found if isinstance(item, Unreadable)]
     return chosen(outcomes, settings, unreadable, len(files), report_unused)
 
@@ -275,9 +277,10 @@ def _pool(jobs: int) -> ProcessPoolExecutor | None:
     with suppress(ImportError, NotImplementedError, OSError):
         from concurrent.futures import ProcessPoolExecutor
 
-        return ProcessPoolExecutor(min(jobs, _MOST_WORKERS), initializer=_leave_interrupts_to_the_parent)
+        return ProcessPoolExecutor(min(jobs, _MOST_WORKERS), initializer=_begin_worker)
     return None
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # interrupts are left to the parent
+    collect_rarely()

@@ -109,8 +109,8 @@ def of_numbers(op: Operator, left: Num, right: Num) -> Any:
     inverse = op is Operator.DIV and left.value == 1 and is_literal(left.origins)
     origins = right.origins if inverse else v.computed_from(left, right)
     remains = op is Operator.SUB and not left.tags.isdisjoint({v.LENGTH, v.TOTAL})
-    tags = result.tags - {v.REMAINS} | ({v.REMAINS} if remains else set())
-    return bounded(replace(result, tags=tags, origins=origins))
+    tags = result.tags | {v.REMAINS} if remains else result.tags - {v.REMAINS}
+    return bounded(Num(result.value, tags, origins))
 
 
 def _computed(op: Operator, left: Num, right: Num) -> Num | None:

@@ -31,7 +31,7 @@ class _Table:
         self._of_others: dict[str, list[Binding]] | None = None
         self._scopes: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._declaring: dict[str, list[tuple[Function, type[ast.stmt]]]] = defaultdict(list)
-        for node in ast.walk(syntax.tree):
+        for node in syntax.walk(syntax.tree):
             scope = syntax.scope_of(node) if isinstance(node, (ast.Global, ast.Nonlocal)) else None
             if isinstance(node, (ast.Global, ast.Nonlocal)) and isinstance(scope, _FUNCTIONS):
                 for name in node.names:
@@ -41,7 +41,7 @@ class _Table:
         """What a scope's own code binds, by names and dotted attributes, without the scopes nested in it."""
         if scope not in self._scopes:
             found: dict[str, list[Binding]] = defaultdict(list)
-            for binding in _bindings(scope, within):
+            for binding in _bindings(self._syntax, scope, within):
                 found[_name(binding.node)].append(binding)
             self._scopes[scope] = dict(found)
         return self._scopes[scope]
@@ -50,7 +50,7 @@ class _Table:
         """The bindings of an attribute of an object other than a method's ``self``."""
         if self._of_others is None:
             self._of_others = defaultdict(list)
-            for scope in ast.walk(self._syntax.tree):
+            for scope in self._syntax.walk(self._syntax.tree):
                 if not isinstance(scope, (*_FUNCTIONS, ast.Module)):
                     continue
                 own = [] if isinstance(scope, ast.Module) else parameters(scope)
@@ -68,7 +68,7 @@ class _Table:
     def declaring(self, scope: Scope, name: str) -> Iterator[Function]:
         """The functions that declare a name to be that of ``scope``."""
         kind = ast.Global if isinstance(scope, ast.Module) else ast.Nonlocal
-        inside = set(ast.walk(scope)) if kind is ast.Nonlocal and name in self._declaring else set()
+        inside = set(self._syntax.walk(scope)) if kind is ast.Nonlocal and name in self._declaring else set()
         for function, own in self._declaring.get(name, ()):
             if own is kind and (kind is ast.Global or function in inside):
                 yield function
@@ -139,8 +139,8 @@ def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.exp
             yield target, value
 
 
-def _bindings(scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
-    for node in _own_nodes(scope):
+def _bindings(syntax: Syntax, scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
+    for node in _own_nodes(syntax, scope):
         pairs: list[tuple[ast.expr, ast.expr | None]] = []
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -159,13 +159,13 @@ def _bindings(scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
             yield from (Binding(own, part, within) for own, part in assigned(goal, given))
 
 
-def _own_nodes(scope: Scope | ast.ClassDef) -> Iterator[ast.AST]:
+def _own_nodes(syntax: Syntax, scope: Scope | ast.ClassDef) -> Iterator[ast.AST]:
     pending: list[ast.AST] = list(scope.body) if isinstance(scope.body, list) else [scope.body]
     while pending:
         node = pending.pop()
         yield node
         if not isinstance(node, _SCOPES):
-            pending += ast.iter_child_nodes(node)
+            pending += syntax.children(node)
 
 
 def _name(node: ast.AST) -> str:

@@ -197,7 +197,7 @@ def _changes(counter: ast.expr, line: Line) -> Iterator[ast.AST]:
     name = next(node.id for node in ast.walk(counter) if isinstance(node, ast.Name))
     owner = owner_of(syntax, line.place.scope, name)
     kinds = (ast.AugAssign, ast.Assign, ast.For, ast.Call)
-    for node in (node for node in ast.walk(cls or owner or syntax.tree) if isinstance(node, kinds)):
+    for node in (node for node in syntax.walk(cls or owner or syntax.tree) if isinstance(node, kinds)):
         if cls is not None or owner_of(syntax, syntax.scope_of(node), name) is owner:
             yield node
 

@@ -149,7 +149,7 @@ def _made_with(name: str, function: Function, cls: ast.ClassDef, place: Place) -
     """What was passed for a parameter when an object was created, if only one place of the file creates its class."""
     calls = [
         node
-        for node in ast.walk(place.syntax.tree)
+        for node in place.syntax.walk(place.syntax.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == cls.name
     ]
     if len(calls) != 1:

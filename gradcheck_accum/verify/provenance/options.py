@@ -17,7 +17,7 @@ def other_names(name: str, syntax: Syntax) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def _renamed(syntax: Syntax) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
-    for node in ast.walk(syntax.tree):
+    for node in syntax.walk(syntax.tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=flags, keywords=keywords):
                 for keyword in keywords:

@@ -6,6 +6,7 @@ import ast
 import linecache
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import islice
 from types import CodeType, FrameType
 
 from gradcheck_accum.verify.provenance.numbered import Numbered
@@ -31,8 +32,22 @@ class Syntax:
         self.tree = tree
 
     @cached_property
+    def _children(self) -> dict[ast.AST, list[ast.AST]]:
+        """For every node those directly below it, in the order of ``ast.walk``."""
+        found: dict[ast.AST, list[ast.AST]] = {}
+        nodes: list[ast.AST] = [self.tree]
+        for node in nodes:
+            below = found[node] = list(ast.iter_child_nodes(node))
+            nodes += below
+        return found
+
+    @cached_property
     def _parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        return {child: node for node, below in self._children.items() for child in below}
+
+    @cached_property
+    def _scopes(self) -> dict[ast.AST, Scope]:
+        return {}
 
     @cached_property
     def _numbered(self) -> Numbered:
@@ -41,6 +56,17 @@ class Syntax:
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node that ``node`` is a part of."""
         return self._parents.get(node)
+
+    def children(self, node: ast.AST) -> list[ast.AST]:
+        """The nodes directly below one of this tree."""
+        return self._children[node]
+
+    def walk(self, node: ast.AST) -> list[ast.AST]:
+        """What ``ast.walk`` gives for a node of this tree, in a tenth of the time."""
+        children, nodes = self._children, [node]
+        for one in nodes:
+            nodes += children[one]
+        return nodes
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes that ``node`` is in, innermost first."""
@@ -51,7 +77,11 @@ class Syntax:
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The function that ``node`` is in, or the module."""
-        return next((n for n in self.around(node) if isinstance(n, _FUNCTIONS)), self.tree)
+        known = self._scopes.get(node)
+        if known is None:
+            known = next((n for n in self.around(node) if isinstance(n, _FUNCTIONS)), self.tree)
+            self._scopes[node] = known
+        return known
 
     def class_of(self, scope: Scope) -> ast.ClassDef | None:
         """The class that a function is a method of."""
@@ -64,7 +94,7 @@ class Syntax:
         node = self._numbered_node(frame) if span[1] is None else self._innermost(span)
         if node is not None:
             return node if wanted(node) else None
-        found = [n for n in ast.walk(self.tree) if wanted(n) and _holds(n, span)]
+        found = [n for n in self.walk(self.tree) if wanted(n) and _holds(n, span)]
         return found[0] if len(found) == 1 else None
 
     def node_at(self, frame: FrameType) -> ast.AST:
@@ -78,12 +108,21 @@ class Syntax:
     def _innermost(self, span: Span) -> ast.AST:
         node: ast.AST = self.tree
         while True:
-            inner = [n for n in _with_places(node) if _holds(n, span)]
+            inner = [n for n in self._with_places(node) if _holds(n, span)]
             if span[1] is None:
                 inner = [n for n in inner if isinstance(n, (ast.stmt, ast.ExceptHandler))]
             if not inner:
                 return node
             node = inner[-1]
+
+
+    def _with_places(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nearest descendants of a node that have a position in the file: ``ast.arguments``, say, has none."""
+        for child in self._children[node]:
+            if hasattr(child, "lineno"):
+                yield child
+            else:
+                yield from self._with_places(child)
 
 
 def syntax_of(frame: FrameType) -> Syntax | None:
@@ -139,11 +178,11 @@ def _parsed(filename: str, lines: list[str]) -> Syntax | None:
 
 def _span(code: CodeType, instruction: int, line: int) -> Span:
     positions = getattr(code, "co_positions", None)
-    for number, (first, last, start, end) in enumerate(positions() if positions is not None else ()):
-        if number == instruction // 2:
-            known = None not in (first, last, start, end)
-            return (first, start, last, end) if known else (line, None, line, None)
-    return line, None, line, None
+    own = next(islice(positions(), instruction // 2, None), None) if positions is not None else None
+    if own is None or None in own:
+        return line, None, line, None
+    first, last, start, end = own
+    return first, start, last, end
 
 
 def _holds(node: ast.AST, span: Span) -> bool:
@@ -153,12 +192,3 @@ def _holds(node: ast.AST, span: Span) -> bool:
         return first <= span[0] and span[2] <= last
     start, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", None) or 0
     return (first, start) <= (span[0], span[1]) and (span[2], span[3]) <= (last, end)
-
-
-def _with_places(node: ast.AST) -> Iterator[ast.AST]:
-    """The nearest descendants of a node that have a position in the file: ``ast.arguments``, say, has none."""
-    for child in ast.iter_child_nodes(node):
-        if hasattr(child, "lineno"):
-            yield child
-        else:
-            yield from _with_places(child)

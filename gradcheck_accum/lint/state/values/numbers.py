@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -64,8 +64,9 @@ class Num:
         The name of K or of a size says what a number is, whatever it was made from; any other, that a constant of the
         source is no bare number.
         """
-        says_what_it_is = is_name_of_steps(name) or names_size({name})
-        return replace(self, origins=self.origins | {name}) if says_what_it_is or self.origins else self
+        if not self.origins and not is_name_of_steps(name) and not names_size((name,)):
+            return self
+        return Num(self.value, self.tags, self.origins | {name})
 
 
 def known_as(value: Any, name: str) -> Any:
