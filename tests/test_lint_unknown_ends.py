@@ -346,6 +346,42 @@ for i in range(1, STEPS):
 """
 
 
+COUNTED_ON = """\
+import itertools
+import torch
+def train(net, opt, draw, accumulate=5, most_updates=6):
+    updates = 0
+    for n in {numbers}:
+        x, y = draw()
+        (torch.nn.functional.mse_loss(net(x), y) / accumulate).backward()
+        if {boundary}:
+            opt.step()
+            opt.zero_grad()
+            updates += 1
+            if updates == most_updates:
+                {end}
+train(torch.nn.Linear(3, 3), torch.optim.SGD(net.parameters()), feed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "boundary", "end", "codes"),
+    [
+        ("itertools.count(1)", "n % accumulate == 0", "break", []),
+        ("itertools.count()", "(n + 1) % accumulate == 0", "return", []),
+        ("itertools.count(1)", "(n + 1) % accumulate == 0", "break", ["GA302"]),
+        ("range(1, 10000)", "n % accumulate == 0", "break", []),
+        ("range(1, 10000)", "n % accumulate == 0", "print(updates)", ["GA301"]),
+        # The break is an inner loop's.
+        ("range(1, 10000)", "n % accumulate == 0", "[print(i) for i in range(3)]", ["GA301"]),
+    ],
+)
+def test_where_a_break_ends_a_count_its_end_is_none_of_the_data(
+    numbers: str, boundary: str, end: str, codes: list[str]
+) -> None:
+    assert codes_in(COUNTED_ON.format(numbers=numbers, boundary=boundary, end=end)) == codes
+
+
 @pytest.mark.parametrize(
     "report", ["pass", "print(results[f'loss_{step}'], results[f'rate_{step}'], results.get(step))"]
 )

@@ -19,8 +19,16 @@ torch.manual_seed(0)
 B, K = {rows}, 4
 X, T, Y = torch.randn(2 * K * B, 6), torch.randn(2 * K * B, 3), torch.randint(0, 3, (2 * K * B,))
 M, P, S = (torch.rand_like(T) > 0.5).float(), T.softmax(1), 2.0 * (T[:, 0] > 0) - 1
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+    @staticmethod
+    def backward(ctx, given):
+        return -0.3 * given
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+C = nn.Parameter(torch.tensor([0.3, -0.2, 0.1]))
+optimizer = torch.optim.SGD([*model.parameters(), C], lr=0.05)
 for i, (x, t, y, m, p, s) in enumerate(zip(*(values.split(B) for values in (X, T, Y, M, P, S)))):
     out = model(x)
     loss = {loss}
@@ -84,6 +92,21 @@ BY_HAND = [
     "F.mse_loss(out, t) - 0.01 * (out.softmax(1) * out.log_softmax(1)).sum(1).mean()",
     "F.mse_loss(out, t, reduction='sum') / B + (out.exp() - 1 - out).sum() / B",
     "F.mse_loss(out, t).view(1)",
+    *(
+        reduced.format(losses="torch.stack([F.mse_loss(out, t), F.cross_entropy(out, y), out.pow(2).mean()])")
+        for reduced in (
+            "({losses} * torch.tensor([1.0, 0.5, 0.1])).sum()",
+            "({losses} / torch.tensor([1.0, 2.0, 7.0])).mean()",
+            "torch.dot({losses}, torch.tensor([1.0, 0.5, 0.1]))",
+            "(2 - {losses}).sum(0).neg()",
+            "({losses} * C.softmax(0)).sum()",
+            "{losses} @ C.exp()",
+            "((-C).exp() * {losses} + C).sum() / 3",
+        )
+    ),
+    "torch.cat([F.mse_loss(out, t).view(1), 0.1 * F.l1_loss(out, t).view(1)]).sum()",
+    "torch.cat([(out - t).pow(2).mean(1), 2 * out.abs().mean(1)]).mean()",
+    "F.cross_entropy(Reversed.apply(out), y) + F.mse_loss(out, t)",
 ]
 
 CASES = [(loss, 4) for loss in (*FUNCTIONS, *BY_HAND)] + [(loss, 3) for loss in BY_HAND]

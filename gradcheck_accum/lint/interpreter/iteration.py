@@ -16,7 +16,7 @@ from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import OutOfBudget
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.syntax import Operator, text_of, walk
+from gradcheck_accum.lint.syntax import Operator, children, text_of, walk
 from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, given_by, length_of
 
 _FEW = 24
@@ -79,7 +79,8 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             return numbered, draws, is_pass
         case ("zip", *sources):
             sources = _cut_alike(sources)
-            plans = [plan(run, one, loop, trains) for one in sources]
+            several = len(sources) > 1
+            plans = [(several and _counting(one)) or plan(run, one, loop, trains) for one in sources]
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
         case ("islice", inner, *bounds):
@@ -129,6 +130,14 @@ def _some_batches(run: State) -> list[Any]:
     """Batches of a stream that does not show how many it has left."""
     run.recorder.assumed_turns = True
     return [v.Data()] * run.knowledge.unbounded_length()
+
+
+def _counting(source: Any) -> tuple[Iterable[Any], bool, bool] | None:
+    """The plan of a count without an end beside something that ends; None for anything else."""
+    match source:
+        case ("range", Num(value=int() as first), bound) if bound is v.WITHOUT_END:
+            return map(Num, itertools.count(first)), False, False
+    return None
 
 
 def _cut_alike(sources: Sequence[Any]) -> list[Any]:
@@ -323,8 +332,9 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         if trains and not is_window and not _counts_windows(bounds) and len(counted) > _FEW:
             length = run.knowledge.unbounded_length()
             if len(counted) > 4 * length:
-                # So many turns show nothing that a few whole windows and the last few turns do not.
-                counted = counted[: run.knowledge.enough_of(len(counted))]
+                # So many turns show nothing that a few whole windows and the last few turns do not; a loop that can be
+                # left earlier may not come to these.
+                counted = counted[: length if _is_left(loop.body) else run.knowledge.enough_of(len(counted))]
                 run.recorder.assumed_turns = True
         if run.knowledge.hurries and len(counted) > _FEW_EPOCHS and inner_training_loop(run, loop.body) is not None:
             # What the first epochs leave behind, and what the last one does at its end.
@@ -368,6 +378,23 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
             length = run.knowledge.pass_length()
         return [Num(first + stride * i) for i in range(length)]
     return [Num(i) for i in range(length)]
+
+
+def _is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:
+    """Whether nodes of a loop can end it: a break that is not an ``inner`` loop's, or a return."""
+    for node in nodes:
+        match node:
+            case syntax.Return():
+                return True
+            case syntax.Break():
+                if not inner:
+                    return True
+            case syntax.FunctionDef() | syntax.ClassDef():
+                continue
+            case _:
+                if _is_left(children(node), inner or isinstance(node, (syntax.For, syntax.While))):
+                    return True
+    return False
 
 
 def _adds_nothing_up(run: State, body: Sequence[syntax.Statement]) -> bool:

@@ -336,6 +336,11 @@ def _cycle(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Stream.endless() if args else Symbol()
 
 
+def _count(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    start = args[0] if args else kwargs.get("start", Num(0))
+    return ("range", start, v.WITHOUT_END) if len(args) < 2 and "step" not in kwargs else Symbol()
+
+
 def _partial(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Partial(args[0], args[1:], kwargs) if args else Symbol()
 
@@ -445,6 +450,7 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "DataLoader": _data_loader,
     "TensorDataset": _tensor_dataset,
     "chain": _chain,
+    "count": _count,
     "cycle": _cycle,
     "islice": _islice,
     "tqdm": _first,

@@ -47,6 +47,9 @@ class Negation(Symbol):
 UNKNOWN = Symbol()
 """Something of which not even the name is known."""
 
+WITHOUT_END = Symbol()
+"""The end of a count that has none, to be compared by identity."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scaled(Symbol):
