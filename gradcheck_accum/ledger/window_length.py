@@ -20,7 +20,7 @@ from itertools import groupby
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, product_of
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import WHAT_REMAINS, is_literal
+from gradcheck_accum.ledger.stated_names import WHAT_REMAINS, is_literal, is_written_out
 from gradcheck_accum.ledger.windows import Entry, Window
 
 
@@ -83,7 +83,7 @@ def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
 def _divide_by_literal(count: int, origins: frozenset[str], windows: Iterable[Window], same: Same) -> bool:
     """Whether losses are divided by a literal, or a bound on what remains, that equals the literal counted to."""
     return is_literal(origins) and any(
-        (is_literal(factor.origins) or WHAT_REMAINS in factor.origins) and divides_by(factor, count, same)
+        (is_written_out(factor.origins) or WHAT_REMAINS in factor.origins) and divides_by(factor, count, same)
         for factor in _all_factors(windows)
     )
 
