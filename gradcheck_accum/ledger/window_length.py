@@ -56,13 +56,23 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
     numbers = Counter(own.steps for own in counters if own.steps)
     origins = frozenset[str]().union(*(own.origins for own in counters))
     lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
-    right = any(_makes_whole(length, windows, same, means_of_terms=False) for length in _explaining(windows))
+    # Losses that are divided by the length of their window's list are scaled, also where that is 1.
+    right = _divide_by(frozenset[str]().union(*map(lengths_of_list, windows)), windows) or any(
+        _makes_whole(length, windows, same, means_of_terms=False) for length in _explaining(windows)
+    )
     borne_out = [
         n
         for n in numbers
         if n in lengths or _divide_by(origins, windows) or (not right and _divide_by_literal(n, origins, windows, same))
     ]
     return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+
+
+def lengths_of_list(window: Window) -> frozenset[str]:
+    """The origins of the length of the list that a window is, if it holds as many items as micro-batches ran."""
+    bound = window.step.counted_by if window.step is not None else None
+    listed = None if bound is None else bound.listed
+    return listed.origins if listed is not None and listed.items == window.micro_batches else frozenset()
 
 
 def _explaining(windows: Sequence[Window]) -> set[int]:

@@ -763,3 +763,22 @@ def test_a_literal_that_a_call_passes_on_is_k_where_the_source_counts_to_it() ->
     comparison = compare(variant)
     assert comparison.problems == ()
     assert comparison.result.verdict.value == "equivalent"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_what_is_divided_by_the_length_of_its_window_is_not_divided_by_an_equal_literal_too(count: int) -> None:
+    # Slices of three, the literal, and an objective over 3: a window of one is divided by its length, which is 1.
+    variant = Variant(
+        k=3,
+        rows=(2,) * count,
+        units=(6,) * count,
+        boundary="nested",
+        scale="window",
+        spelling="in place",
+        loss="mse",
+        objective=Objective(constant=Number(text="3"), after=True),
+        k_from="literal",
+    )
+    comparison = compare(variant)
+    assert comparison.problems == ()
+    assert comparison.result.verdict.value == "equivalent"
