@@ -22,7 +22,7 @@ import pytest
 from watching import watch_source
 
 from gradcheck_accum.ledger.events import Backward, Event, Factor, ScaleGrads, Step, WindowBound
-from gradcheck_accum.ledger.stated_names import is_length
+from gradcheck_accum.ledger.stated_names import is_length, name_in
 from gradcheck_accum.verify import observe
 from gradcheck_accum.verify.provenance import numbered, syntax
 from gradcheck_accum.verify.session import ReferenceName
@@ -71,7 +71,8 @@ def place(source: str, constant: str, head: str = HEAD) -> str:
 
 def names(origins: frozenset[str]) -> set[str]:
     """Origins without the places of constants, and without those of the lengths of lists."""
-    return {origin for origin in origins if not re.search(r":\d+:\d+$", origin) and not is_length(origin)}
+    named = (origin for origin in origins if not re.search(r":\d+:\d+$", origin) and not is_length(origin))
+    return {name_in(origin) for origin in named}
 
 
 # What decides on a step

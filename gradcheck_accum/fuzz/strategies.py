@@ -250,7 +250,8 @@ def _number(
     d: _Drawing, drawn: Variant, what: str, names: Sequence[str], *, least: float = 0.1, most: float = math.inf
 ) -> Number:
     """A number for ``what``: half of the time another number of the same loop. The bounds keep losses from growing."""
-    others = {drawn.k, drawn.rows[0] if drawn.rows else 2, drawn.count, drawn.k - 1, drawn.k + 1} - {0, 1}
+    rows = drawn.rows[0] if drawn.rows else 2
+    others = {drawn.k, rows, drawn.count, drawn.k - 1, drawn.k + 1, drawn.remainder, drawn.k * rows} - {0, 1}
     unlike = [text for text in _UNLIKE if least <= float(text) <= most]
     alike = [str(n) for n in sorted(others) if least <= n <= most] or ["2"]
     text = d.choose(what, (*unlike, *(alike * len(unlike))[: len(unlike)]))
@@ -279,7 +280,8 @@ def _objective(d: _Drawing, drawn: Variant, numbered: bool) -> Objective:
     if kind in ("constant", "after") or d.chance("a constant too", 6):
         operation = d.choose("operation", ("/", "*"))
         constant = _number(d, drawn, "constant", names, most=10 if operation == "*" else math.inf)
-    terms = d.choose("terms", (2, 3)) if kind == "terms" else 1
+    as_k = (drawn.k,) if drawn.k in (2, 3) else ()
+    terms = d.choose("terms", (2, 3, *as_k)) if kind == "terms" else 1
     adds_up = terms == 1 or d.chance("sum", 3)
     mean = None if adds_up else Number(str(terms), d.choose("mean's name", ("", "n_losses")))
     return Objective(

@@ -32,7 +32,7 @@ from gradcheck_accum.ledger.roles import (
     Evidence,
     Source,
 )
-from gradcheck_accum.ledger.stated_names import is_literal, is_place
+from gradcheck_accum.ledger.stated_names import is_literal, is_place, name_in
 from gradcheck_accum.ledger.unit_counts import counted_by, read_sum, undone_mean
 
 Applied = tuple[Location, tuple[float, ...]]
@@ -306,7 +306,7 @@ def _two_readings(contested: Sequence[Column], evidence: Evidence, as_accumulati
     factor = column.factors[0]
     what = f"division by {1 / column.values[0]:.6g}" if column.divides else f"factor {column.values[0]:.6g}"
     where = f" (line {factor.where.line})" if factor.where is not None else ""
-    names = sorted((o for o in evidence.counter if not is_place(o)), key=len)
+    names = sorted((name_in(o) for o in evidence.counter if not is_place(o)), key=len)
     called = names[0] if names else "the accumulation steps"
     return (
         f"the {what} of {evidence.points[0].term.name}{where} equals {called}, or a count of the batch, but comes from "

@@ -22,8 +22,8 @@ from gradcheck_accum.ledger.stated_names import (
     WHAT_REMAINS,
     is_computed,
     is_length,
-    is_literal,
     is_place,
+    is_written_out,
     names_size,
     names_steps,
 )
@@ -323,7 +323,7 @@ class Evidence:
         if WHAT_REMAINS in factor.origins:
             # A bound on what remains counts micro-batches, or rows of a batch: its value tells which.
             return Source.STEPS if self._counts_the_window(factor, point) else Source.UNSEEN
-        if is_literal(factor.origins):
+        if is_written_out(factor.origins):
             return Source.LITERAL
         # A name for which no constant and no setting is found may be anything, including K.
         told = [origin for origin in factor.origins if not is_length(origin)]

@@ -48,6 +48,9 @@ WHAT_REMAINS = "what remains"
 _LENGTH = "length of"
 """The beginning of the origin of a number that is the length of a list."""
 
+_PARAMETER = "parameter"
+"""The beginning of the origin of a number that is written out in a call, for a parameter of this name."""
+
 _COMPUTED = "of"
 """The beginning of the origin of a number that is computed from others."""
 
@@ -112,6 +115,26 @@ def origin_of_length(name: str) -> str:
 def is_length(origin: str) -> bool:
     """Whether an origin is that of the length of a list."""
     return origin.startswith(f"{_LENGTH} ")
+
+
+def name_of_parameter(name: str, given: Collection[str]) -> str:
+    """The origin that a number of origins ``given`` has from the parameter which it was passed for.
+
+    The name of K or of a size says what a number is. Any other only says what the function calls a number that the call
+    writes out.
+    """
+    says_what_it_is = is_name_of_steps(name) or names_size({name})
+    return name if says_what_it_is or not is_written_out(given) else f"{_PARAMETER} {name}"
+
+
+def name_in(origin: str) -> str:
+    """The name in an origin that is one."""
+    return origin.removeprefix(f"{_PARAMETER} ")
+
+
+def is_written_out(origins: Iterable[str]) -> bool:
+    """Whether a number is written out where it is used, or in the call that passes it to a function which uses it."""
+    return is_literal([origin for origin in origins if not origin.startswith(f"{_PARAMETER} ")])
 
 
 def is_literal(origins: Collection[str]) -> bool:

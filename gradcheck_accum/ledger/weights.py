@@ -29,7 +29,7 @@ from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
 from gradcheck_accum.ledger.roles import Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length
-from gradcheck_accum.ledger.window_length import is_divided_by, usual_steps
+from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
 
 
@@ -256,7 +256,7 @@ class _Reader:
         steps = usual_steps((w for w in windows if w.step is not None), same) or 1
         counters = (own for w in windows if (own := _borne_out(w, steps)) is not None)
         counted = frozenset[str]().union(*(own.origins for own in counters))
-        lengths = frozenset(filter(is_length, counted)).union(*map(_lengths_of_lists, windows))
+        lengths = frozenset(filter(is_length, counted)).union(*map(lengths_of_list, windows))
         counter = counted - lengths
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         return cls(windows, steps, counter, lengths, stated, same, coefficient, in_a_run)
@@ -350,13 +350,6 @@ def _borne_out(window: Window, steps: int) -> WindowBound | None:
         return bound
     ends_early = bound.listed is not None and bound.listed.items == window.micro_batches < bound.steps
     return bound if ends_early else None
-
-
-def _lengths_of_lists(window: Window) -> frozenset[str]:
-    """The origins of the length of the list that a window is, if it holds as many items as micro-batches ran."""
-    bound = window.step.counted_by if window.step is not None else None
-    listed = None if bound is None else bound.listed
-    return listed.origins if listed is not None and listed.items == window.micro_batches else frozenset()
 
 
 def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:

@@ -20,7 +20,7 @@ from itertools import groupby
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, product_of
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import WHAT_REMAINS, is_literal
+from gradcheck_accum.ledger.stated_names import WHAT_REMAINS, is_literal, is_written_out
 from gradcheck_accum.ledger.windows import Entry, Window
 
 
@@ -43,14 +43,10 @@ def usual_steps(windows: Iterable[Window], same: Same) -> int | None:
     counted = _counted(closed, same)
     if counted is not None:
         return counted
-    lengths = {w.micro_batches for w in closed}
-    explained = {length: _explained(length, closed) for length in lengths}
-    every = sum(w.micro_batches for w in closed)
-    candidates = (
-        [length for length in lengths if explained[length] == every]
-        or [length for length in lengths if _makes_whole(length, closed, same)]
-        or list(lengths)
-    )
+    candidates = _explaining(closed)
+    explained = {length: _explained(length, closed) for length in candidates}
+    if any(count < sum(w.micro_batches for w in closed) for count in explained.values()):
+        candidates = {length for length in candidates if _makes_whole(length, closed, same)} or candidates
     return max(candidates, key=lambda length: (explained[length], length))
 
 
@@ -62,13 +58,30 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
         return None
     origins = frozenset[str]().union(*(own.origins for own in counters))
     lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
-    right = any(_makes_whole(length, windows, same) for length in {w.micro_batches for w in windows})
+    # Losses that are divided by the length of their window's list are scaled, also where that is 1.
+    right = _divide_by(frozenset[str]().union(*map(lengths_of_list, windows)), windows) or any(
+        _makes_whole(length, windows, same, means_of_terms=False) for length in _explaining(windows)
+    )
     borne_out = [
         n
         for n in numbers
         if n in lengths or _divide_by(origins, windows) or (not right and _divide_by_literal(n, origins, windows, same))
     ]
     return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+
+
+def lengths_of_list(window: Window) -> frozenset[str]:
+    """The origins of the length of the list that a window is, if it holds as many items as micro-batches ran."""
+    bound = window.step.counted_by if window.step is not None else None
+    listed = None if bound is None else bound.listed
+    return listed.origins if listed is not None and listed.items == window.micro_batches else frozenset()
+
+
+def _explaining(windows: Sequence[Window]) -> set[int]:
+    """The lengths that explain every window; all of them if none does."""
+    lengths = {w.micro_batches for w in windows}
+    every = sum(w.micro_batches for w in windows)
+    return {length for length in lengths if _explained(length, windows) == every} or lengths
 
 
 def _stretches(window: Window) -> Iterator[int]:
@@ -85,7 +98,7 @@ def _divide_by(origins: frozenset[str], windows: Iterable[Window]) -> bool:
 def _divide_by_literal(count: int, origins: frozenset[str], windows: Iterable[Window], same: Same) -> bool:
     """Whether losses are divided by a literal, or a bound on what remains, that equals the literal counted to."""
     return is_literal(origins) and any(
-        (is_literal(factor.origins) or WHAT_REMAINS in factor.origins) and divides_by(factor, count, same)
+        (is_written_out(factor.origins) or WHAT_REMAINS in factor.origins) and divides_by(factor, count, same)
         for factor in _all_factors(windows)
     )
 
@@ -118,9 +131,13 @@ def _ends_a_pass(position: int, windows: Sequence[Window]) -> bool:
     return own != following and None not in (own, following)
 
 
-def _makes_whole(length: int, windows: Iterable[Window], same: Same) -> bool:
-    """Whether the factors of the losses add up to 1 in every window of ``length`` micro-batches."""
-    return length > 1 and all(_is_made_whole(window, same) for window in windows if window.micro_batches == length)
+def _makes_whole(length: int, windows: Iterable[Window], same: Same, *, means_of_terms: bool = True) -> bool:
+    """Whether the factors of the losses add up to 1 in every window of ``length`` micro-batches.
+
+    Without ``means_of_terms``, a division by the number of a loss's terms is none for the window.
+    """
+    own = [window for window in windows if window.micro_batches == length]
+    return length > 1 and all(_is_made_whole(window, same, means_of_terms) for window in own)
 
 
 def is_divided_by(window: Window, count: int, same: Same) -> bool:
@@ -132,18 +149,27 @@ def is_divided_by(window: Window, count: int, same: Same) -> bool:
     )
 
 
-def _is_made_whole(window: Window, same: Same) -> bool:
+def _is_made_whole(window: Window, same: Same, means_of_terms: bool) -> bool:
     """Whether the factors of several micro-batches' losses, at one place or their products, add up to 1 in a window."""
     fresh = window.fresh()
     if window.micro_batches < 2 or any(not entry.backward.terms for entry in fresh):
         return False
     factors = [_factors(entry) for entry in fresh]
     each = list(zip(*factors, strict=True)) if len({len(own) for own in factors}) == 1 else []
+    if not means_of_terms:
+        mean = next((place for place in each if _makes_mean_of_terms(place, fresh, same)), None)
+        each = [place for place in each if place is not mean]
     wholes = [math.fsum(factor.value or 0.0 for factor in place) for place in each]
     shares = [_share(entry) for entry in fresh]
     return any(same(whole, 1.0) for whole in wholes) or (
         None not in shares and same(math.fsum(share or 0.0 for share in shares), 1.0)
     )
+
+
+def _makes_mean_of_terms(factors: Sequence[Factor], entries: Sequence[Entry], same: Same) -> bool:
+    """Whether each factor divides by the number of its loss's terms, of which there are several."""
+    numbers = [len(entry.backward.terms) for entry in entries]
+    return min(numbers) > 1 and all(divides_by(f, n, same) for f, n in zip(factors, numbers, strict=True))
 
 
 def _factors(entry: Entry) -> tuple[Factor, ...]:

@@ -423,7 +423,7 @@ for epoch in range(2):
             optimizer.step()
             optimizer.zero_grad()
 
-#: 8 batches, deviates, GA102, GA103: batches of three rows and a loss that is divided by them were taken for windows
+#: 8 batches, deviates, GA102, GA302: batches of three rows and a loss that is divided by them were taken for windows
 #: of three
 loader = loader[:8]
 count = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -703,3 +704,81 @@ def test_the_length_of_a_window_makes_no_mean_of_two_terms() -> None:
         k_from="argument",
     )
     assert compare(variant).problems == ()
+
+
+COUNTED_BY_A_LITERAL = Variant(
+    k=4,
+    rows=(4,) * 8,
+    units=(4,) * 8,
+    epochs=2,
+    boundary="counter",
+    flush="or last",
+    spelling="function",
+    mutations=frozenset({"GA302"}),
+    k_from="literal",
+)
+"""``count > 4`` and ``scaled(raw, 4)``: windows of 5 and 3."""
+
+
+@pytest.mark.parametrize("layout", ["script", "function", "helpers"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(),
+        Objective(constant=Number(text="4", name="num_heads"), after=True),
+        # As many terms as the last window of a pass has micro-batches.
+        Objective(constant=Number(text="5"), operation="*", terms=3, mean=Number(text="3")),
+    ],
+)
+def test_a_literal_that_a_call_passes_on_is_the_literal_that_the_source_counts_to(
+    layout: str, objective: Objective
+) -> None:
+    comparison = compare(replace(COUNTED_BY_A_LITERAL, layout=layout, objective=objective))
+    assert comparison.problems == ()
+    assert {d.mistake.code for d in comparison.result.diagnosis} == {"GA302"}
+    assert {code for _, code in comparison.found} == {"GA302"}
+
+
+@pytest.mark.parametrize("mutations", [(), ("GA302",)])
+def test_the_mean_of_as_many_terms_as_a_window_has_micro_batches_does_not_scale_it(mutations: tuple[str, ...]) -> None:
+    # ``count > 2``: windows of three, three terms over 3, and scaled(raw, 2); rightly, ``count == 2``.
+    wrong = bool(mutations)
+    variant = replace(
+        COUNTED_BY_A_LITERAL,
+        k=2,
+        rows=(2,) * 4,
+        units=(2,) * 4,
+        flush="",
+        mutations=frozenset(mutations),
+        objective=Objective(terms=3, mean=Number(text="3")),
+    )
+    comparison = compare(variant)
+    assert comparison.problems == ()
+    assert comparison.result.verdict.value == ("deviates" if wrong else "equivalent")
+    assert ("GA302" in {d.mistake.code for d in comparison.result.diagnosis}) == wrong
+
+
+def test_a_literal_that_a_call_passes_on_is_k_where_the_source_counts_to_it() -> None:
+    variant = replace(COUNTED_BY_A_LITERAL, mutations=frozenset(), objective=Objective())
+    comparison = compare(variant)
+    assert comparison.problems == ()
+    assert comparison.result.verdict.value == "equivalent"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_what_is_divided_by_the_length_of_its_window_is_not_divided_by_an_equal_literal_too(count: int) -> None:
+    # Slices of three, the literal, and an objective over 3: a window of one is divided by its length, which is 1.
+    variant = Variant(
+        k=3,
+        rows=(2,) * count,
+        units=(6,) * count,
+        boundary="nested",
+        scale="window",
+        spelling="in place",
+        loss="mse",
+        objective=Objective(constant=Number(text="3"), after=True),
+        k_from="literal",
+    )
+    comparison = compare(variant)
+    assert comparison.problems == ()
+    assert comparison.result.verdict.value == "equivalent"

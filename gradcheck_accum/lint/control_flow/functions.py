@@ -91,7 +91,7 @@ def _bind_arguments(run: State, function: v.Function, scope: v.Scope, args: list
     given = dict(zip((a.arg for a in positional), args, strict=False)) | kwargs
     for parameter in (*positional, *spec.kwonlyargs):
         if parameter.arg in given:
-            scope.names[parameter.arg] = v.known_as(given[parameter.arg], parameter.arg)
+            scope.names[parameter.arg] = v.passed_as(given[parameter.arg], parameter.arg)
         elif parameter.arg in defaults and not kwargs.get("**"):
             scope.names[parameter.arg] = v.known_as(
                 run.evaluate(defaults[parameter.arg], function.scope), parameter.arg

@@ -12,8 +12,8 @@ import ast
 
 import torch
 
-from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE, WHAT_REMAINS, origin_of_length
-from gradcheck_accum.verify.provenance.bindings import owner_of
+from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE, WHAT_REMAINS, name_of_parameter, origin_of_length
+from gradcheck_accum.verify.provenance.bindings import is_parameter, owner_of
 from gradcheck_accum.verify.provenance.counters import is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
 from gradcheck_accum.verify.provenance.options import other_names
@@ -47,7 +47,10 @@ class Origins:
                 # A name that is given its number later.
                 return frozenset()
             case ast.Name(id=name):
-                return frozenset({name}) | self._followed(node, place)
+                found = self._followed(node, place)
+                owner = owner_of(place.syntax, place.scope, name)
+                is_passed = owner is not None and is_parameter(owner, name)
+                return found | {name_of_parameter(name, found) if is_passed else name}
             case ast.Attribute(attr=name) if (dotted := _dotted(node)) is not None:
                 return frozenset({name, dotted}) | other_names(name, place.syntax) | self._followed(node, place)
             case ast.NamedExpr(target=ast.Name() as target):

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from gradcheck_accum.ledger.stated_names import is_name_of_steps, names_size, origin_of_computed
+from gradcheck_accum.ledger.stated_names import (
+    is_name_of_steps,
+    name_of_parameter,
+    names_size,
+    origin_of_computed,
+)
 
 STEPS = "steps"
 """Tag of a number that is K, the accumulation steps."""
@@ -72,6 +77,11 @@ class Num:
 def known_as(value: Any, name: str) -> Any:
     """A value that the source binds to ``name``, or reads by it: a number has all of its names."""
     return value.known_as(name) if isinstance(value, Num) else value
+
+
+def passed_as(value: Any, name: str) -> Any:
+    """A value that a call passes for the parameter ``name``."""
+    return value.known_as(name_of_parameter(name, value.origins)) if isinstance(value, Num) else value
 
 
 _LONGEST_ORIGIN = 200
