@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from score_loops import expected
+from programs import marked_errors
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradcheck_accum.lint import lint_source
@@ -101,7 +101,7 @@ def table(rival: str | None) -> list[tuple[str, str, tuple[str, str], tuple[str,
     rows = []
     for kind in KINDS:
         for path in sorted(PEERS.glob(f"{kind}_*.py")):
-            wanted = " ".join(sorted({name for _, name in expected(path.read_text(encoding="utf-8"))}))
+            wanted = " ".join(sorted({name for _, name in marked_errors(path.read_text(encoding="utf-8"))}))
             rows.append((path.stem, wanted, ours(path), rivals(path, rival) if rival else ("", "")))
     return rows
 

@@ -53,13 +53,13 @@ def labelled_loops(text: str) -> list[LabelledLoop]:
     for header, end in zip(headers, ends, strict=True):
         body = text[header.end() : end].strip("\n") + "\n"
         base = base if header["kind"] == "=" else body
-        source = _changed(base, body) if header["kind"] == "=" else body
+        source = changed(base, body) if header["kind"] == "=" else body
         loops.append(LabelledLoop(header["label"], header["name"].replace("\n#: ", " "), source))
     assert len({str(loop) for loop in loops}) == len(loops), "two loops of one name and label"
     return loops
 
 
-def _changed(base: str, changes: str) -> str:
+def changed(base: str, changes: str) -> str:
     """A loop with each change made, which are separated by empty lines; what one replaces must be there once."""
     for change in changes.strip("\n").split("\n\n"):
         lines = change.split("\n")

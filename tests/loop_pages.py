@@ -1,0 +1,62 @@
+"""The training loops of ``tests/loops``: pages by subject, in which each loop is a fence with its name.
+
+````md
+```py imports
+import torch
+```
+
+```py right_scaled
+for x, y in loader:
+    ...
+```
+
+```diff bad_scaled_twice
+-    loss = criterion(model(x), y) / K
+-    loss.backward()
++    loss = criterion(model(x), y) / K / K
++    loss.backward()  # error: [double-loss-scaling]
+```
+````
+
+A loop says in ``# error: [name]`` comments what is wrong with it, and on which line; one whose name begins with
+``right_`` says nothing. The imports of a page are put before each of its loops. A ``diff`` is a twin of the last loop
+that is written out, changed as in `labelled_loops`. The loops were written before the linter ran on them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from labelled_loops import changed
+from pages import fences
+
+_PAGES = Path(__file__).parent / "loops"
+_ERROR = re.compile(r"# error: \[([a-z0-9, -]+)\]")
+
+
+def marked_errors(source: str) -> set[tuple[int, str]]:
+    """The (line, rule name) pairs that a loop's own comments declare."""
+    return {
+        (number, name.strip())
+        for number, line in enumerate(source.splitlines(), 1)
+        for found in _ERROR.findall(line)
+        for name in found.split(",")
+    }
+
+
+@cache
+def written_loops() -> dict[str, str]:
+    """The source of every loop of the pages, by its name."""
+    loops: dict[str, str] = {}
+    for page in sorted(_PAGES.glob("*.md")):
+        imports = base = ""
+        for language, name, body in fences(page.read_text(encoding="utf-8")):
+            if name == "imports":
+                imports = body
+                continue
+            assert name not in loops, f"two loops are called {name}"
+            base = body if language == "py" else base
+            loops[name] = f"{imports}\n\n{body if language == 'py' else changed(base, body)}"
+    return loops
