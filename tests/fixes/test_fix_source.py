@@ -116,7 +116,7 @@ def test_an_offered_fix_is_its_edits(source: str) -> None:
 
 
 def test_unsafe_fixes_are_made_only_where_asked_for() -> None:
-    source = (ROOT / "fixtures" / "basic_no_flush.py").read_text(encoding="utf-8")
+    source = SCRIPTS["basic_no_flush"]
     result = fix_source(source, "train.py", unsafe=False)
     assert (result.source, result.fixed) == (source, ())
     (finding,) = result.remaining
@@ -125,7 +125,8 @@ def test_unsafe_fixes_are_made_only_where_asked_for() -> None:
 
 
 def test_only_the_codes_that_were_asked_for_are_fixed() -> None:
-    source = (ROOT / "fixtures" / "zeroed_every_batch_unscaled.py").read_text(encoding="utf-8")
+    source = SCRIPTS["zeroed_every_batch"].replace(" / accumulation_steps", "")
+    assert codes(source) == ["GA101", "GA201"]
     result = fix_source(source, "train.py", unsafe=True, codes={"GA101"})
     assert [f.mistake.code for f in result.fixed] == ["GA101"]
     assert result.remaining == ()
