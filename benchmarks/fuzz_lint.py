@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 
-from programs import programs
+from programs import peers, programs
 
 from gradcheck_accum.lint import LintError, lint_source
 from gradcheck_accum.lint.fixes import fix_source
@@ -161,7 +161,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    trees = [ast.parse(program) for program in programs("fixtures", "benchmarks/peers")]
+    trees = [ast.parse(program) for program in [*programs("fixtures"), *peers().values()]]
     pool = [n for tree in rng.sample(trees, 30) for n in ast.walk(tree) if isinstance(n, (ast.stmt, ast.expr))]
     tried = crashes = 0
     end = time.monotonic() + options.seconds

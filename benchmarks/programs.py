@@ -8,9 +8,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
-from loop_pages import marked_errors, written_loops  # noqa: E402
+from loop_pages import loops_of, marked_errors, written_loops  # noqa: E402
 
-__all__ = ["ROOT", "marked_errors", "programs", "written_loops"]
+__all__ = ["ROOT", "marked_errors", "peers", "programs", "written_loops"]
+
+
+def peers() -> dict[str, str]:
+    """The loops that other tools were tried on, which are scripts, by their names."""
+    return loops_of(Path(__file__).with_name("peers.md"))
 
 
 def programs(*folders: str) -> list[str]:

@@ -18,7 +18,7 @@ from gradcheck_accum.lint import lint_source
 def main() -> int:
     """Print what was missed and what was flagged wrongly, then both ratios; 1 if either is below 1."""
     hits = misses = alarms = 0
-    for name, source in sorted(written_loops().items()):
+    for name, source in written_loops().items():
         wanted = marked_errors(source)
         got = {(f.where.line, f.mistake.name) for f in lint_source(source, f"{name}.py")}
         hits += len(wanted & got)

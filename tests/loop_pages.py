@@ -1,7 +1,7 @@
-"""The training loops of ``tests/loops``: pages by subject, in which each loop is a fence with its name.
+"""Training loops on pages by subject: each is a fence with its name, and marks its own mistakes.
 
 ````md
-```py imports
+```py shared
 import torch
 ```
 
@@ -18,9 +18,9 @@ for x, y in loader:
 ```
 ````
 
-A loop says in ``# error: [name]`` comments what is wrong with it, and on which line; one whose name begins with
-``right_`` says nothing. The imports of a page are put before each of its loops. A ``diff`` is a twin of the last loop
-that is written out, changed as in `labelled_loops`. The loops were written before the linter ran on them.
+A loop says in ``# error: [name]`` comments what is wrong with it, and on which line; one that is called ``right_...``
+says nothing. What is shared comes before each loop of the page. A ``diff`` is a twin of the last loop that is written
+out, changed as in `labelled_loops`. The loops of ``tests/loops`` were written before the linter ran on them.
 """
 
 from __future__ import annotations
@@ -46,17 +46,23 @@ def marked_errors(source: str) -> set[tuple[int, str]]:
     }
 
 
+def loops_of(page: Path) -> dict[str, str]:
+    """The source of each loop of a page, by its name."""
+    loops: dict[str, str] = {}
+    shared = base = ""
+    for language, name, body in fences(page.read_text(encoding="utf-8")):
+        if name == "shared":
+            shared = f"{body}\n"
+            continue
+        assert name not in loops, f"two loops are called {name}"
+        base = body if language == "py" else base
+        loops[name] = shared + (body if language == "py" else changed(base, body))
+    return loops
+
+
 @cache
 def written_loops() -> dict[str, str]:
-    """The source of every loop of the pages, by its name."""
-    loops: dict[str, str] = {}
-    for page in sorted(_PAGES.glob("*.md")):
-        imports = base = ""
-        for language, name, body in fences(page.read_text(encoding="utf-8")):
-            if name == "imports":
-                imports = body
-                continue
-            assert name not in loops, f"two loops are called {name}"
-            base = body if language == "py" else base
-            loops[name] = f"{imports}\n\n{body if language == 'py' else changed(base, body)}"
-    return loops
+    """The loops of all pages of ``tests/loops``, in the order of their names."""
+    named = [loop for page in sorted(_PAGES.glob("*.md")) for loop in loops_of(page).items()]
+    assert len(dict(named)) == len(named), "two loops of one name"
+    return dict(sorted(named))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from loop_pages import marked_errors, written_loops
 from loops_with_places import codes_in
+from programs import peers
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.lint import lint_paths, lint_source
 
-PEERS = sorted((Path(__file__).parents[1] / "benchmarks" / "peers").glob("*.py"))
-LOOPS = [*written_loops().items(), *((path.stem, path.read_text(encoding="utf-8")) for path in PEERS)]
+LOOPS = [*written_loops().items(), *peers().items()]
 
 SUPPRESSED = """\
 def train(model, loader, optimizer):

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 FIXTURES = [p for p in sorted((ROOT / "fixtures").glob("*.py")) if "code = " in p.with_suffix(".toml").read_text()]
 DEMO = [ROOT / "fixtures" / "demo" / name for name in ("one_epoch.py", "train_faulty.py")]
 SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in (*FIXTURES, *DEMO)}
-FAULTY = SCRIPTS | {name: loop for name, loop in sorted(written_loops().items()) if name.startswith("bad_")}
+FAULTY = SCRIPTS | {name: loop for name, loop in written_loops().items() if name.startswith("bad_")}
 
 
 def each(sources: dict[str, str]) -> pytest.MarkDecorator:

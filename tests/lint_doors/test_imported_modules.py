@@ -386,7 +386,7 @@ def _moved(loop: str) -> tuple[str, str] | None:
     return "\n".join(main), "\n".join(map(ast.unparse, [*imports, *helpers]))
 
 
-WITH_HELPERS = {name: loop for name, loop in sorted(written_loops().items()) if _moved(loop)}
+WITH_HELPERS = {name: loop for name, loop in written_loops().items() if _moved(loop)}
 
 
 @pytest.mark.parametrize("loop", WITH_HELPERS.values(), ids=WITH_HELPERS)
