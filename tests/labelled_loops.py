@@ -41,6 +41,11 @@ class LabelledLoop:
         """The codes of a label that consists of them; none where it is "right"."""
         return [] if self.label == "right" else self.label.split()
 
+    def codes_of(self, engine: str) -> set[str]:
+        """Of a label like "deviates, GA101, GA802 (lint)", the codes that this engine reports."""
+        found = re.findall(r"\b(GA\d{3})(?: \((\w+)\))?", self.label)
+        return {code for code, only in found if only in ("", engine)}
+
 
 def labelled_loops(text: str) -> list[LabelledLoop]:
     """The loops of a text, in order."""
