@@ -99,6 +99,14 @@ k=4, rows=(3,) * 3, epochs=3, boundary="counter", flush="or last", scale="window
 #: GA101, GA302: two windows that are short, around one that is not, of losses that nothing divides
 k=3, rows=(1,) * 7, boundary="i from 1", flush="or last", double=False, mutations={"GA101", "GA302"}
 
+#: GA103, GA302: windows of two, three and two, of losses that are multiplied by a third
+k=3, rows=(4,) * 7, boundary="i from 1", flush="or last", scale="window", spelling="inverse",
+mutations={"GA302", "GA103"}
+
+#: GA103, GA302: windows of three, four and three, of losses that are multiplied by a fourth
+k=4, rows=(4,) * 10, boundary="i from 1", flush="or last", scale="window", spelling="inverse",
+mutations={"GA302", "GA103"}
+
 ## Remainders that leak
 #: GA301, GA503: a remainder that leaks, beside steps whose gradients overflowed
 k=2, rows=(1,) * 5, units=(3,) * 5, epochs=2, scale="window", model="attention", loss="mse", amp="scaler",
@@ -107,6 +115,9 @@ double=False, mutations={"GA301", "GA503"}
 #: GA301, GA503: a remainder that leaks, beside gradients that were divided by hand and of which some have overflowed
 k=2, rows=(1,) * 5, units=(3,) * 5, epochs=2, scale="gradients", model="attention", loss="mse", amp="scaler",
 double=False, mutations={"GA301", "GA503"}
+
+#: GA301, GA601: a schedule for the six steps that are made where none is dropped, and which moves 22 times
+k=4, rows=(1,) * 11, epochs=2, scale="window", schedule="steps", mutations={"GA301", "GA601"}
 
 #: GA301: a remainder that leaks, of losses divided by the units of their windows
 k=2, rows=(2, 2, 2, 2, 1), epochs=2, scale="total", double=False, data_loader=True, mutations={"GA301"}
@@ -220,23 +231,11 @@ def test_the_tokens_are_those_that_the_script_draws(boundary: str, data_loader: 
 
 def test_a_step_that_bypasses_the_scaler_may_have_no_gradient_to_show_it() -> None:
     # After a few steps with the scale inside nothing is left of the gradient: verify claims nothing of such a step.
-    variant = Variant(
-        k=2,
-        rows=(1,) * 7,
-        units=(1,) * 7,
-        boundary="continue",
-        flush="after",
-        scale="gradients",
-        spelling="function",
-        model="attention",
-        optimizer="momentum",
-        amp="scaler",
-        double=False,
-        layout="helpers",
-        metrics=True,
-        seed=692,
-        mutations=frozenset({"GA503", "GA201"}),
-    )
+    variant = variant_of("""\
+k=2, rows=(1,) * 7, boundary="continue", flush="after", scale="gradients", spelling="function", model="attention",
+optimizer="momentum", amp="scaler", double=False, layout="helpers", metrics=True, seed=692,
+mutations={"GA503", "GA201"}
+""")
     assert compare(variant).problems == ()
 
 
@@ -250,69 +249,24 @@ def test_what_leaks_or_is_dropped_is_no_remainder_that_was_flushed() -> None:
         assert {code for _, code in comparison.found} == {"GA301"}
 
 
-def test_a_schedule_for_the_steps_that_a_dropped_remainder_leaves_out() -> None:
-    planted = frozenset({"GA301", "GA601"})
-    variant = Variant(
-        k=4, rows=(1,) * 11, units=(1,) * 11, epochs=2, scale="window", schedule="steps", mutations=planted
-    )
-    # Made for six moves, it makes 22 beside four steps of four micro-batches each.
-    comparison = compare(variant)
-    assert comparison.problems == ()
-    assert {d.mistake.code for d in comparison.result.diagnosis} == planted
-    assert {code for _, code in comparison.found} == planted
-
-
 @pytest.mark.parametrize("boundary", ["counter", "while"])
 @pytest.mark.parametrize("count", [3, 5, 7])
 def test_a_leak_over_passes_that_do_not_show_hides_no_double_division(count: int, boundary: str) -> None:
-    variant = Variant(
-        k=2,
-        rows=(4,) * count,
-        units=(4,) * count,
-        epochs=2,
-        boundary=boundary,
-        scale="window",
-        mutations=frozenset({"GA102", "GA301"}),
-    )
+    planted = frozenset({"GA102", "GA301"})
+    rows = (4,) * count
+    variant = Variant(k=2, rows=rows, units=rows, epochs=2, boundary=boundary, scale="window", mutations=planted)
     comparison = compare(variant)
     assert comparison.problems == ()
     # With three, the shares of the window that the leak is in, 1/2 and twice 1/4, happen to add up to 1.
-    assert {d.mistake.code for d in comparison.result.diagnosis} == {"GA102", "GA301"}
-    assert {code for _, code in comparison.found} == {"GA102", "GA301"}
-
-
-@pytest.mark.parametrize(("k", "count"), [(3, 7), (4, 10)])
-def test_a_product_with_one_over_the_length_of_one_window_of_three_says_what_k_is(k: int, count: int) -> None:
-    variant = Variant(
-        k=k,
-        rows=(4,) * count,
-        units=(4,) * count,
-        boundary="i from 1",
-        flush="or last",
-        scale="window",
-        spelling="inverse",
-        mutations=frozenset({"GA302", "GA103"}),
-    )
-    # Windows of K - 1, K and K - 1, all losses multiplied by 1/K.
-    comparison = compare(variant)
-    assert comparison.problems == ()
-    assert {d.mistake.code for d in comparison.result.diagnosis} == {"GA302", "GA103"}
-    assert {code for _, code in comparison.found} == {"GA302", "GA103"}
+    assert {d.mistake.code for d in comparison.result.diagnosis} == planted
+    assert {code for _, code in comparison.found} == planted
 
 
 @pytest.mark.xfail(strict=True, reason="len(window) equals the number of terms, and is read as their mean (issue 16)")
 def test_the_length_of_a_window_makes_no_mean_of_two_terms() -> None:
     # raw = fit + spread; loss = raw / len(window) / K: the length of a list of losses would make their mean.
-    variant = Variant(
-        k=2,
-        rows=(3,) * 4,
-        units=(3,) * 4,
-        boundary="nested",
-        scale="window",
-        loss="functional",
-        layout="function",
-        mutations=frozenset({"GA102"}),
-        objective=Objective(terms=2, constant=Number(text="6", name="num_heads"), after=True),
-        k_from="argument",
-    )
+    variant = variant_of("""\
+k=2, rows=(3,) * 4, boundary="nested", scale="window", loss="functional", layout="function", mutations={"GA102"},
+objective=Objective(terms=2, constant=Number("6", "num_heads"), after=True), k_from="argument"
+""")
     assert compare(variant).problems == ()
