@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 import atheris
+from programs import ROOT, programs
 
 os.environ["GRADCHECK_ACCUM_DEBUG"] = "1"  # an error of ours comes out as it is
 with atheris.instrument_imports(include=["gradcheck_accum"]):
@@ -38,10 +39,7 @@ with atheris.instrument_imports(include=["gradcheck_accum"]):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
 
-ROOT = Path(__file__).parents[1]
-LOOPS = [
-    path.read_bytes() for folder in ("fixtures", "benchmarks/loops") for path in sorted((ROOT / folder).glob("*.py"))
-]
+LOOPS = [program.encode() for program in programs("fixtures")]
 _PIECE = re.compile(rb"\w+|[ \t]+|\n|.", re.DOTALL)
 _LONGEST = 8192
 

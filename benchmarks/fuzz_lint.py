@@ -2,8 +2,8 @@
 
     python benchmarks/fuzz_lint.py --seconds 600 [--seed 0]
 
-Two sources of programs: the loops of this directory and the fixtures, with pieces dropped, doubled, swapped or taken
-from one another; and programs that are composed of the statements that loops consist of. Whatever is no Python is
+Two sources of programs: the loops and fixtures of this repository, with pieces dropped, doubled, swapped or taken from
+one another; and programs that are composed of the statements that loops consist of. Whatever is no Python is
 refused by `lint`; everything else is analyzed, and fixed where there is something to fix.
 """
 
@@ -16,13 +16,12 @@ import random
 import sys
 import time
 import traceback
-from pathlib import Path
+
+from programs import peers, programs
 
 from gradcheck_accum.lint import LintError, lint_source
 from gradcheck_accum.lint.fixes import fix_source
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = ("fixtures", "benchmarks/loops", "benchmarks/peers")
 _SLOW = 20.0
 """Seconds of one program beyond which it counts as a hang."""
 _DEEPEST = 4
@@ -162,9 +161,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    trees = [
-        ast.parse(path.read_text(encoding="utf-8")) for name in FOLDERS for path in sorted((ROOT / name).glob("*.py"))
-    ]
+    trees = [ast.parse(program) for program in [*programs("fixtures"), *peers().values()]]
     pool = [n for tree in rng.sample(trees, 30) for n in ast.walk(tree) if isinstance(n, (ast.stmt, ast.expr))]
     tried = crashes = 0
     end = time.monotonic() + options.seconds

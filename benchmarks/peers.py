@@ -2,9 +2,9 @@
 
     python benchmarks/peers.py [--rival PATH/TO/torch-preflight]
 
-Every loop of `peers/` runs as it is and says in `# error: [name]` comments what is wrong with it. A wrong loop that was
-fixed is run under `verify`. A right loop that was changed is compared with the original: the gradients
-of every step, in float64.
+Every loop of `peers.md` is a script, and says in `# error: [name]` comments what is wrong with it. A wrong loop that
+was fixed is run under `verify`. A right loop that was changed is compared with the original: the gradients of every
+step, in float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from score_loops import expected
+from programs import marked_errors, peers
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradcheck_accum.lint import lint_source
@@ -28,7 +28,6 @@ from gradcheck_accum.lint.fixes import fix_source
 from gradcheck_accum.results.verdict import Verdict
 from gradcheck_accum.verify import observe
 
-PEERS = Path(__file__).parent / "peers"
 KINDS = ("bad", "hard_bad", "right", "hard_right")
 _SAME = 1e-12
 """The relative difference of gradients in float64 below which a fix has changed nothing."""
@@ -99,11 +98,18 @@ def rivals(path: Path, rival: str) -> tuple[str, str]:
 def table(rival: str | None) -> list[tuple[str, str, tuple[str, str], tuple[str, str]]]:
     """For every loop: its name, the mistakes that it has, and the findings and fixes of both tools."""
     rows = []
-    for kind in KINDS:
-        for path in sorted(PEERS.glob(f"{kind}_*.py")):
-            wanted = " ".join(sorted({name for _, name in expected(path.read_text(encoding="utf-8"))}))
-            rows.append((path.stem, wanted, ours(path), rivals(path, rival) if rival else ("", "")))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, source in sorted(peers().items(), key=lambda loop: (kind_of(loop[0]), loop[0])):
+            path = Path(folder, f"{name}.py")
+            path.write_text(source, encoding="utf-8")
+            wanted = " ".join(sorted({name for _, name in marked_errors(source)}))
+            rows.append((name, wanted, ours(path), rivals(path, rival) if rival else ("", "")))
     return rows
+
+
+def kind_of(name: str) -> int:
+    """Which of the kinds a loop is of, by its name."""
+    return next(number for number, kind in enumerate(KINDS) if name.startswith(f"{kind}_"))
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Precision and recall of `lint` on the loops next to this file.
+"""Precision and recall of `lint` on the labelled loops in ``tests/loops``.
 
     python benchmarks/score_loops.py
 
@@ -8,40 +8,26 @@ the linter ran on them.
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
+
+from programs import marked_errors, written_loops
 
 from gradcheck_accum.lint import lint_source
-
-LOOPS = Path(__file__).parent / "loops"
-_ERROR = re.compile(r"# error: \[([a-z0-9, -]+)\]")
-
-
-def expected(source: str) -> set[tuple[int, str]]:
-    """The (line, rule name) pairs that a loop's own comments declare."""
-    return {
-        (number, name.strip())
-        for number, line in enumerate(source.splitlines(), 1)
-        for found in _ERROR.findall(line)
-        for name in found.split(",")
-    }
 
 
 def main() -> int:
     """Print what was missed and what was flagged wrongly, then both ratios; 1 if either is below 1."""
     hits = misses = alarms = 0
-    for path in sorted(LOOPS.glob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        wanted = expected(source)
-        got = {(f.where.line, f.mistake.name) for f in lint_source(source, path.name)}
+    for name, source in written_loops().items():
+        wanted = marked_errors(source)
+        got = {(f.where.line, f.mistake.name) for f in lint_source(source, f"{name}.py")}
         hits += len(wanted & got)
         misses += len(wanted - got)
         alarms += len(got - wanted)
-        for line, name in sorted(wanted - got):
-            print(f"missed       {path.name}:{line} {name}")
-        for line, name in sorted(got - wanted):
-            print(f"false alarm  {path.name}:{line} {name}")
+        for line, mistake in sorted(wanted - got):
+            print(f"missed       {name}:{line} {mistake}")
+        for line, mistake in sorted(got - wanted):
+            print(f"false alarm  {name}:{line} {mistake}")
     print(f"{hits} found, {misses} missed, {alarms} false alarms")
     print(f"precision {hits / max(hits + alarms, 1):.3f}, recall {hits / max(hits + misses, 1):.3f}")
     return int(bool(misses or alarms))

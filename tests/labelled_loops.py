@@ -41,6 +41,11 @@ class LabelledLoop:
         """The codes of a label that consists of them; none where it is "right"."""
         return [] if self.label == "right" else self.label.split()
 
+    def codes_of(self, engine: str) -> set[str]:
+        """Of a label like "deviates, GA101, GA802 (lint)", the codes that this engine reports."""
+        found = re.findall(r"\b(GA\d{3})(?: \((\w+)\))?", self.label)
+        return {code for code, only in found if only in ("", engine)}
+
 
 def labelled_loops(text: str) -> list[LabelledLoop]:
     """The loops of a text, in order."""
@@ -53,13 +58,13 @@ def labelled_loops(text: str) -> list[LabelledLoop]:
     for header, end in zip(headers, ends, strict=True):
         body = text[header.end() : end].strip("\n") + "\n"
         base = base if header["kind"] == "=" else body
-        source = _changed(base, body) if header["kind"] == "=" else body
+        source = changed(base, body) if header["kind"] == "=" else body
         loops.append(LabelledLoop(header["label"], header["name"].replace("\n#: ", " "), source))
     assert len({str(loop) for loop in loops}) == len(loops), "two loops of one name and label"
     return loops
 
 
-def _changed(base: str, changes: str) -> str:
+def changed(base: str, changes: str) -> str:
     """A loop with each change made, which are separated by empty lines; what one replaces must be there once."""
     for change in changes.strip("\n").split("\n\n"):
         lines = change.split("\n")

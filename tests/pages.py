@@ -28,11 +28,16 @@ class Page:
     examples: dict[str, list[str]]
 
 
+def fences(text: str) -> list[tuple[str, str, str]]:
+    """The fences of a page, in order: the language, the word behind it, and what is in the fence."""
+    return _FENCE.findall(text)
+
+
 def read_page(path: Path) -> Page:
     text = path.read_text(encoding="utf-8")
     settings: dict[str, Any] = {}
     examples: dict[str, list[str]] = {}
-    for language, kind, body in _FENCE.findall(text):
+    for language, kind, body in fences(text):
         if language == "toml":
             settings = tomllib.loads(body)
         elif language == "py":

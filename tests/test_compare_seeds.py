@@ -1,7 +1,7 @@
-"""The loops that people show each other, with batch size and K as arguments: compare judges each as its fixture says.
+"""The loops that people show each other, with batch size and K as arguments: compare judges each as verify does.
 
-Each is the loop of one of fixtures/*.py, or one like it that verify leaves open. They run on 48 rows: windows of 3
-micro-batches of 5, compared with batches of 15, and a remainder of 3 rows.
+Some are the loops of fixtures/*.py, and some are like those, but verify leaves them open. They run on 48 rows: windows
+of 3 micro-batches of 5, compared with batches of 15, and a remainder of 3 rows.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ PLACES: dict[str, dict[str, str]] = {
     "class_trainer_off_by_one": {"boundary": "i % accumulation_steps == 0"},
     "stepped_every_batch": {"boundary": "True"},
 }
-"""By the names of fixtures: what is done otherwise."""
+"""By its name: what a loop does otherwise."""
 
 
 def counted(name: str, folder: Path) -> Loop:
-    """The loop of a fixture, in a file of its own: verify reads its source."""
+    """A loop of this name, in a file of its own: verify reads its source."""
     path = folder / f"{name}.py"
     path.write_text(filled(COUNTED, **{**RIGHT, **PLACES[name]}), encoding="utf-8")
     made = {"model_of_3": model_of_3, "adam": adam, "cross_entropy": cross_entropy}
@@ -105,7 +105,7 @@ def counted(name: str, folder: Path) -> Loop:
 
 
 def flushed(loader: Loader, accumulation_steps: int) -> None:
-    """basic_flushed: the tail is divided by its own length."""
+    """The tail is divided by its own length."""
     model = model_of_3()
     optimizer = adam(model)
     for _ in range(2):
@@ -119,7 +119,7 @@ def flushed(loader: Loader, accumulation_steps: int) -> None:
 
 
 def scaled_twice(loader: Loader, accumulation_steps: int) -> None:
-    """scaled_twice: a mean, divided by K and by the rows."""
+    """A mean, divided by K and by the rows."""
     model = model_of_3()
     optimizer = adam(model)
     running = 0.0
@@ -134,7 +134,7 @@ def scaled_twice(loader: Loader, accumulation_steps: int) -> None:
 
 
 def with_a_checkpoint(loader: Loader, accumulation_steps: int) -> None:
-    """oom_checkpoint: try and except around the step, and no tail."""
+    """Try and except around the step, and no tail."""
     model = model_of_3()
     optimizer = adam(model)
     kept: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def with_a_checkpoint(loader: Loader, accumulation_steps: int) -> None:
 
 
 def after_the_loop(rest_by_k: bool, clip: float = 0.0, inside: bool = False) -> Loop:
-    """tail_flush_misscaled and tail_flushed; with a clip clip_at_boundary and clip_every_batch."""
+    """A flush after the loop, divided by K or by what is left; with a clip at the boundary or at every micro-batch."""
 
     def loop(loader: Loader, accumulation_steps: int) -> None:
         model, count = model_of_3(), 0
@@ -181,7 +181,7 @@ def after_the_loop(rest_by_k: bool, clip: float = 0.0, inside: bool = False) -> 
 
 
 def amp(clip_first: bool) -> Loop:
-    """amp, and amp_clip_while_scaled."""
+    """A gradient scaler, with the clip before or after `unscale_`."""
 
     def loop(loader: Loader, accumulation_steps: int) -> None:
         model = model_of_3()
@@ -200,7 +200,7 @@ def amp(clip_first: bool) -> Loop:
 
 
 def metrics(loader: Loader, accumulation_steps: int) -> None:
-    """metrics: losses and hits gathered next to the accumulation, which are right at any K."""
+    """Losses and hits gathered next to the accumulation, which are right at any K."""
     model = model_of_3()
     optimizer = adam(model)
     total, hits, rows = 0.0, 0.0, 0
@@ -251,7 +251,7 @@ def judged(loop: Loop, rows: int) -> tuple[Verdict, Compared]:
         ("stepped_every_batch", 45, "deviates", {"GA304"}),
     ],
 )
-def test_each_loop_is_judged_as_its_fixture_says(
+def test_each_loop_is_judged_by_what_it_does(
     loop: Loop | str, rows: int, verdict: str, codes: set[str], tmp_path: Path
 ) -> None:
     found, one = judged(counted(loop, tmp_path) if isinstance(loop, str) else loop, rows)

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from loop_pages import marked_errors, written_loops
 from loops_with_places import codes_in
-from score_loops import expected as expected_errors
+from programs import peers
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.lint import lint_paths, lint_source
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-LOOPS = sorted([*(BENCHMARKS / "loops").glob("*.py"), *(BENCHMARKS / "peers").glob("*.py")])
+LOOPS = [*written_loops().items(), *peers().items()]
 
 SUPPRESSED = """\
 def train(model, loader, optimizer):
@@ -27,10 +27,10 @@ def train(model, loader, optimizer):
 """
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda path: path.stem)
-def test_a_loop_shows_its_mistakes_and_no_others(loop: Path) -> None:
-    source = loop.read_text(encoding="utf-8")
-    assert {(f.where.line, f.mistake.name) for f in lint_source(source, loop.name)} == expected_errors(source)
+@pytest.mark.parametrize(("name", "source"), LOOPS, ids=[name for name, _ in LOOPS])
+def test_a_loop_shows_its_mistakes_and_no_others(name: str, source: str) -> None:
+    assert {(f.where.line, f.mistake.name) for f in lint_source(source, f"{name}.py")} == marked_errors(source)
+    assert ("right_" in name) == (not marked_errors(source))
 
 
 @pytest.mark.parametrize(

@@ -313,28 +313,3 @@ def make{n}(name{n}):
     made = "; ".join(f"part{n} = make{n}(args.name{n})" for n in range(6))
     source = makers + SCRIPT.format(**(USUAL | {"setup": made})).replace("/ args.window)", "* 1)")
     assert "GA101" in [f.mistake.code for f in lint_source(source, "train.py")]
-
-
-def test_a_mistake_under_a_setting_is_reported_with_it() -> None:
-    source = """\
-import torch
-def train(net, loader, K, args):
-    optimizer = torch.optim.SGD(net.parameters())
-    scaler = torch.cuda.amp.GradScaler()
-    for i, (x, y) in enumerate(loader):
-        loss = net(x).mean() / K
-        if args.amp:
-            loss = scaler.scale(loss)
-        loss.backward()
-        if (i + 1) % K == 0:
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            if args.amp:
-                scaler.step(optimizer)
-                scaler.update()
-            else:
-                optimizer.step()
-            optimizer.zero_grad()
-    optimizer.zero_grad()
-"""
-    (said,) = [f.message for f in lint_source(source, "train.py") if f.mistake.code == "GA501"]
-    assert said.startswith("when args.amp, ")

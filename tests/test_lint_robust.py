@@ -12,17 +12,13 @@ from pathlib import Path
 import pytest
 from fuzz_lint import mutated
 from loops_with_places import codes_in
+from programs import programs
 
 from gradcheck_accum.cli import main
 from gradcheck_accum.lint import LintError, lint_source
 from gradcheck_accum.lint.examination.examine import examine
 
-ROOT = Path(__file__).parents[1]
-PROGRAMS = [
-    path.read_text(encoding="utf-8")
-    for folder in ("fixtures", "benchmarks/loops")
-    for path in sorted((ROOT / folder).glob("*.py"))
-]
+PROGRAMS = programs("fixtures")
 MUTANTS = 300
 
 LOOP = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from labelled_loops import LabelledLoop, labelled_loops
 from loops_with_places import codes_in
 
 HEAD = """\
@@ -11,10 +12,8 @@ import torch
 import torch.nn.functional as F
 
 """
-LOOPS: dict[str, tuple[list[str], str]] = {
-    "an endless stream whose first window is short": (
-        ["GA302"],
-        """\
+LOOPS = labelled_loops("""\
+#: GA302: an endless stream whose first window is short
 def pretrain(opts, net, feed):
     opt = torch.optim.AdamW(net.parameters())
     seen, updates = 0, 0
@@ -30,31 +29,12 @@ def pretrain(opts, net, feed):
             updates += 1
         if opts.most_updates > 0 and updates > opts.most_updates:
             break
-""",
-    ),
-    "an endless stream (right)": (
-        [],
-        """\
-def pretrain(opts, net, feed):
-    opt = torch.optim.AdamW(net.parameters())
-    seen, updates = 0, 0
-    net.zero_grad()
-    while True:
-        sample = next(feed)
-        seen += 1
-        loss = net(**sample)[0] / opts.accumulation_steps
-        loss.backward()
-        if seen % opts.accumulation_steps == 0:
-            opt.step()
-            opt.zero_grad()
-            updates += 1
-        if opts.most_updates > 0 and updates > opts.most_updates:
-            break
-""",
-    ),
-    "passes that an endless loop starts again leak": (
-        ["GA301"],
-        """\
+
+#= right: an endless stream
+-        if (seen + 1) % opts.accumulation_steps == 0:
++        if seen % opts.accumulation_steps == 0:
+
+#: GA301: passes that an endless loop starts again leak
 def pretrain(opts, net, loader):
     opt = torch.optim.AdamW(net.parameters())
     updates = 0
@@ -68,31 +48,13 @@ def pretrain(opts, net, loader):
                 updates += 1
         if updates >= opts.most_updates:
             break
-""",
-    ),
-    "passes that an endless loop starts again leak, whichever loop is left": (
-        ["GA301"],
-        """\
-def pretrain(opts, net, loader):
-    opt = torch.optim.AdamW(net.parameters())
-    updates = 0
-    while True:
-        for turn, sample in enumerate(loader):
-            loss = net(**sample)[0] / opts.accumulation_steps
-            loss.backward()
-            if (turn + 1) % opts.accumulation_steps == 0:
-                opt.step()
-                opt.zero_grad()
-                updates += 1
-            if updates >= opts.most_updates:
-                break
-        if updates >= opts.most_updates:
-            break
-""",
-    ),
-    "a count that goes on through the passes (right)": (
-        [],
-        """\
+
+#= GA301: passes that an endless loop starts again leak, whichever loop is left
+                 updates += 1
++            if updates >= opts.most_updates:
++                break
+
+#: right: a count that goes on through the passes
 def pretrain(opts, net, loader):
     opt = torch.optim.AdamW(net.parameters())
     updates, turn = 0, 0
@@ -109,11 +71,8 @@ def pretrain(opts, net, loader):
                 break
         if updates >= opts.most_updates:
             break
-""",
-    ),
-    "a bar with a parent": (
-        ["GA301"],
-        """\
+
+#: GA301: a bar with a parent
 from fastbars import inner_bar, outer_bar
 
 def finetune(opts, net, data):
@@ -128,32 +87,19 @@ def finetune(opts, net, data):
             if (turn + 1) % opts.accumulation_steps == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "a bar with a parent, cleared and flushed (right)": (
-        [],
-        """\
-from fastbars import inner_bar, outer_bar
 
-def finetune(opts, net, data):
-    loader = torch.utils.data.DataLoader(data, batch_size=opts.batch_size)
-    opt = torch.optim.AdamW(net.parameters())
-    outer = outer_bar(range(opts.rounds))
-    for _ in outer:
-        bar = inner_bar(loader, parent=outer)
-        left = len(loader) % opts.accumulation_steps
-        for turn, (x, y) in enumerate(bar):
-            whole = turn + left < len(loader)
-            loss = F.cross_entropy(net(x), y) / (opts.accumulation_steps if whole else left)
-            loss.backward()
-            if (turn + 1) % opts.accumulation_steps == 0 or turn + 1 == len(loader):
-                opt.step()
-                opt.zero_grad()
-""",
-    ),
-    "one of several loaders": (
-        ["GA101"],
-        """\
+#= right: a bar with a parent, cleared and flushed
+         bar = inner_bar(loader, parent=outer)
++        left = len(loader) % opts.accumulation_steps
+         for turn, (x, y) in enumerate(bar):
+-            loss = F.cross_entropy(net(x), y) / opts.accumulation_steps
++            whole = turn + left < len(loader)
++            loss = F.cross_entropy(net(x), y) / (opts.accumulation_steps if whole else left)
+             loss.backward()
+-            if (turn + 1) % opts.accumulation_steps == 0:
++            if (turn + 1) % opts.accumulation_steps == 0 or turn + 1 == len(loader):
+
+#: GA101: one of several loaders
 def one_round(loader, net, opt, every):
     opt.zero_grad()
     for turn, (x, y) in enumerate(loader):
@@ -165,11 +111,8 @@ def one_round(loader, net, opt, every):
 def train(loaders, net, opt, cfg):
     for _ in range(cfg.rounds):
         one_round(loaders[0], net, opt, cfg.accumulation_steps)
-""",
-    ),
-    "one of several loaders, every micro-batch steps (right)": (
-        [],
-        """\
+
+#: right: one of several loaders, every micro-batch steps
 def one_round(loader, net, opt, every):
     for turn, (x, y) in enumerate(loader):
         opt.zero_grad()
@@ -181,11 +124,8 @@ def one_round(loader, net, opt, every):
 def train(loaders, net, opt, cfg):
     for _ in range(cfg.rounds):
         one_round(loaders[0], net, opt, cfg.log_every)
-""",
-    ),
-    "settings in a dictionary with attributes": (
-        ["GA301"],
-        """\
+
+#: GA301: settings in a dictionary with attributes
 from attrdict import AttrDict
 
 def finetune(opts, net, loader):
@@ -204,11 +144,8 @@ def main(path, net, loader):
     finetune(opts, net, loader)
 
 main("a.json", make_net(), make_loader())
-""",
-    ),
-    "a criterion that sums, in a dictionary's settings (may be right)": (
-        [],
-        """\
+
+#: right: a criterion that sums, in a dictionary's settings, which may be right
 from easydict import EasyDict
 
 class BoxLoss(torch.nn.Module):
@@ -231,11 +168,8 @@ def train(net, loader, opts):
                 net.zero_grad()
 
 train(make_net(), make_loader(), EasyDict(read_settings()))
-""",
-    ),
-    "rows by the batch size": (
-        ["GA301"],
-        """\
+
+#: GA301: rows by the batch size
 def fit(net, rows, labels, rounds, batch_size, accumulation_steps):
     count = len(rows) // batch_size
     opt = torch.optim.AdamW(net.parameters())
@@ -248,11 +182,8 @@ def fit(net, rows, labels, rounds, batch_size, accumulation_steps):
             if (turn + 1) % accumulation_steps == 0:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "a pass that is as long as the rows say, its remainder divided by its length (right)": (
-        [],
-        """\
+
+#: right: a pass that is as long as the rows say, its remainder divided by its length
 def fit(net, data, loader, batch_size, accumulation_steps):
     opt = torch.optim.AdamW(net.parameters())
     count = len(data) // batch_size
@@ -264,11 +195,8 @@ def fit(net, data, loader, batch_size, accumulation_steps):
             if (turn + 1) % accumulation_steps == 0 or turn + 1 == count:
                 opt.step()
                 opt.zero_grad()
-""",
-    ),
-    "a model that is an engine in another branch (right)": (
-        [],
-        """\
+
+#: right: a model that is an engine in another branch
 class Trainer:
     def __init__(self, opts):
         self.every, self.turn = opts.accumulation_steps, 1
@@ -294,11 +222,8 @@ class Trainer:
                     optimizer.step()
                     model.zero_grad()
             self.turn += 1
-""",
-    ),
-    "another model is cleared than the one that steps": (
-        ["GA204"],
-        """\
+
+#: GA204: another model is cleared than the one that steps
 def train(teacher, student, loader, rounds):
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     second = torch.optim.SGD(teacher.parameters(), lr=0.1)
@@ -309,15 +234,12 @@ def train(teacher, student, loader, rounds):
         optimizer.step()
         second.step()
         teacher.zero_grad()
-""",
-    ),
-}
+""")
 
 
-@pytest.mark.parametrize("name", LOOPS)
-def test_is_found(name: str) -> None:
-    codes, source = LOOPS[name]
-    assert sorted(set(codes_in(HEAD + source))) == codes
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_a_loop(loop: LabelledLoop) -> None:
+    assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes
 
 
 REPORTS_AFTERWARDS = """\

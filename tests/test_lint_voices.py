@@ -112,21 +112,27 @@ def train(net, loader, K, args):
         loss.backward()
         if (i + 1) % K == 0:
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
+            {step}
             optimizer.zero_grad()
     optimizer.zero_grad()
 """
+STEP = "scaler.step(optimizer); scaler.update()"
+CHOSEN = f"if args.amp:\n                {STEP}\n            else: optimizer.step()"
 
 
 @pytest.mark.parametrize(
-    ("also", "said"),
-    [("args.half", "when args.amp and args.half, gradients are"), ("args.half or args.mixed", "gradients are")],
-    ids=["both", "one and either of two"],
+    ("also", "step", "said"),
+    [
+        ("args.half", STEP, "when args.amp and args.half, gradients are"),
+        ("args.half or args.mixed", STEP, "gradients are"),
+        ("True", CHOSEN, "when args.amp, gradients are"),
+    ],
+    ids=["both", "one and either of two", "one"],
 )
-def test_a_setting_is_named_only_if_those_that_are_named_suffice(also: str, said: str) -> None:
-    """Under ``args.amp`` alone, with neither of the two others, nothing is scaled: "when args.amp" would be false."""
-    (message,) = [f.message for f in lint_source(SCALED.format(also=also), "train.py") if f.mistake.code == "GA501"]
+def test_a_setting_is_named_only_if_those_that_are_named_suffice(also: str, step: str, said: str) -> None:
+    """With neither of the two others nothing is scaled under ``args.amp`` alone: "when args.amp" would be false."""
+    source = SCALED.format(also=also, step=step)
+    (message,) = [f.message for f in lint_source(source, "train.py") if f.mistake.code == "GA501"]
     assert message.startswith(f"{said} clipped before unscale_()")
 
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from loop_pages import marked_errors
 from pages import Page, for_verify, pages
-from score_loops import expected as expected_errors
 from watching import found, watch_source
 
 from gradcheck_accum.lint import lint_source
@@ -97,7 +97,7 @@ def test_lint_reports_what_it_sees_only_where_the_source_shows_it() -> None:
 def test_lint_flags_exactly_the_marked_lines(page: Page) -> None:
     (bad,) = page.examples["bad"]
     got = {(f.where.line, f.mistake.name) for f in lint_source(bad, "bad.py")}
-    wanted = expected_errors(bad)
+    wanted = marked_errors(bad)
     assert {name for _, name in wanted} == {page.settings["name"]}
     assert got == (wanted if page.settings["static"] else set())
 
@@ -116,7 +116,7 @@ def test_verify_measures_the_bad_example(page: Page, tmp_path: Path) -> None:
         assert found(result) == set()
         return
     assert result.verdict is Verdict(page.settings["verdict"])
-    assert found(result) == expected_errors(for_verify(bad))
+    assert found(result) == marked_errors(for_verify(bad))
     assert result.exit_status == (3 if result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION else 1)
     ratio = page.settings.get("norm_ratio")
     if ratio is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import libcst as cst
 import pytest
 from libcst.metadata import MetadataWrapper, PositionProvider
+from loop_pages import written_loops
 from syntax_from_ast import lower as lower_from_ast
 
 import gradcheck_accum
@@ -122,18 +123,23 @@ def test_line_breaks_move_nothing(line_break: str) -> None:
     assert compared(text) == ""
 
 
-SOURCES = [
+FILES = [
     *sorted((ROOT / "fixtures").glob("*.py")),
     *sorted((PACKAGE / "lint").rglob("*.py"))[::2],
-    *sorted((ROOT / "benchmarks" / "loops").glob("*.py"))[::9],
     *sorted((Path(cst.__file__).parent / "_nodes").glob("*.py"))[:2],
     *sorted(Path(pytest.__file__).parent.glob("*.py")),
 ]
+LOOPS = [*written_loops().items()][::9]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_the_two_trees_lower_alike(path: Path) -> None:
     assert compared(path.read_text(encoding="utf-8"), str(path)) == ""
+
+
+@pytest.mark.parametrize(("name", "source"), LOOPS, ids=[name for name, _ in LOOPS])
+def test_the_two_trees_of_a_loop_lower_alike(name: str, source: str) -> None:
+    assert compared(source, f"{name}.py") == ""
 
 
 def test_places_are_those_of_the_library() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from loop_pages import written_loops
 from loops_with_places import codes_in
 from pages import Page, pages, unmarked
 from plain_loops import plain_loop
@@ -20,13 +21,15 @@ from gradcheck_accum.results.verdict import Verdict
 ROOT = Path(__file__).parents[2]
 FIXTURES = [p for p in sorted((ROOT / "fixtures").glob("*.py")) if "code = " in p.with_suffix(".toml").read_text()]
 DEMO = [ROOT / "fixtures" / "demo" / name for name in ("one_epoch.py", "train_faulty.py")]
-FAULTY = [*FIXTURES, *DEMO, *sorted((ROOT / "benchmarks" / "loops").glob("bad_*.py"))]
+SCRIPTS = {path.stem: path.read_text(encoding="utf-8") for path in (*FIXTURES, *DEMO)}
+FAULTY = SCRIPTS | {name: loop for name, loop in written_loops().items() if name.startswith("bad_")}
 
 
-def each(scripts: list[Path]) -> pytest.MarkDecorator:
+def each(sources: dict[str, str]) -> pytest.MarkDecorator:
     """A test for each script; the demo's trains until one sees what its mistakes cost, which takes seconds."""
-    params = [pytest.param(s, marks=[pytest.mark.slow] if s.stem == "train_faulty" else []) for s in scripts]
-    return pytest.mark.parametrize("script", params, ids=lambda path: path.stem)
+    slow = [pytest.mark.slow]
+    params = [pytest.param(text, id=name, marks=slow * (name == "train_faulty")) for name, text in sources.items()]
+    return pytest.mark.parametrize("source", params)
 
 
 every_faulty_script = each(FAULTY)
@@ -60,18 +63,15 @@ def check_contract(source: str) -> FixResult:
 
 
 @every_faulty_script
-def test_fixing_a_script_keeps_the_contract(script: Path) -> None:
-    check_contract(script.read_text(encoding="utf-8"))
+def test_fixing_a_script_keeps_the_contract(source: str) -> None:
+    check_contract(source)
 
 
-# Those that only hold a loop, to be called with arguments, do not train by themselves.
-SCRIPTS = [s for s in FAULTY if "loops" not in s.parts and s.stem != "one_epoch"]
-
-
-@each(SCRIPTS)
-def test_verify_calls_a_fixed_script_equivalent(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# The loops, and the function of one epoch, are called with arguments: they do not train by themselves.
+@each({name: source for name, source in SCRIPTS.items() if name != "one_epoch"})
+def test_verify_calls_a_fixed_script_equivalent(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    result = fix_everything(script.read_text(encoding="utf-8"))
+    result = fix_everything(source)
     measured = watch_source(result.source, tmp_path)
     seen = {name for _, name in found(measured)}
     # An error that these runs do not meet (the memory of a CPU suffices) makes no short window in them.
@@ -99,8 +99,7 @@ def test_the_page_shows_what_the_fix_makes(page: Page, tmp_path: Path) -> None:
 
 
 @every_faulty_script
-def test_an_offered_fix_is_its_edits(script: Path) -> None:
-    source = script.read_text(encoding="utf-8")
+def test_an_offered_fix_is_its_edits(source: str) -> None:
     for finding in offer_fixes(source, "train.py"):
         if finding.fix is None:
             continue
@@ -117,7 +116,7 @@ def test_an_offered_fix_is_its_edits(script: Path) -> None:
 
 
 def test_unsafe_fixes_are_made_only_where_asked_for() -> None:
-    source = (ROOT / "fixtures" / "basic_no_flush.py").read_text(encoding="utf-8")
+    source = SCRIPTS["basic_no_flush"]
     result = fix_source(source, "train.py", unsafe=False)
     assert (result.source, result.fixed) == (source, ())
     (finding,) = result.remaining
@@ -126,7 +125,8 @@ def test_unsafe_fixes_are_made_only_where_asked_for() -> None:
 
 
 def test_only_the_codes_that_were_asked_for_are_fixed() -> None:
-    source = (ROOT / "fixtures" / "zeroed_every_batch_unscaled.py").read_text(encoding="utf-8")
+    source = SCRIPTS["zeroed_every_batch"].replace(" / accumulation_steps", "")
+    assert codes(source) == ["GA101", "GA201"]
     result = fix_source(source, "train.py", unsafe=True, codes={"GA101"})
     assert [f.mistake.code for f in result.fixed] == ["GA101"]
     assert result.remaining == ()
@@ -243,8 +243,7 @@ def test_the_boundary_is_extended_wherever_it_is_tested(test: str, fixed: str) -
 
 def test_a_fix_that_would_make_another_mistake_is_not_made() -> None:
     """Clearing after the step uncovers a remainder that nothing here can rescale: the loop has no length."""
-    script = ROOT / "benchmarks" / "loops" / "bad_zero_after_backward_in_class.py"
-    source = script.read_text(encoding="utf-8")
+    source = written_loops()["bad_zero_after_backward_in_class"]
     assert fix_everything(source).source == source
 
 
@@ -431,11 +430,10 @@ def test_a_remainder_of_unknown_scale_is_not_stepped_for() -> None:
 @pytest.mark.parametrize(
     ("newline", "indentation"), [("\n", "  "), ("\r\n", "    "), ("\r\n", "\t")], ids=["two", "crlf", "crlf-tabs"]
 )
-@pytest.mark.parametrize("script", FAULTY[::3], ids=lambda path: path.stem)
-def test_everything_else_is_unchanged(script: Path, newline: str, indentation: str) -> None:
+@each(dict([*FAULTY.items()][::3]))
+def test_everything_else_is_unchanged(source: str, newline: str, indentation: str) -> None:
     """Line ends, indentation, blank lines and comments of what no fix touches stay byte for byte."""
-    text = script.read_text(encoding="utf-8")
-    lines = [re.sub(r"\A(?: {4})+", lambda own: indentation * (len(own[0]) // 4), line) for line in text.split("\n")]
+    lines = [re.sub(r"\A(?: {4})+", lambda own: indentation * (len(own[0]) // 4), line) for line in source.split("\n")]
     source = newline.join(["# héllo \u2028 wörld \f", "", *lines]) + f"{newline}# the end"
     result = check_contract(source)
     assert result.source.replace(newline, "").count("\n") == 0
@@ -457,7 +455,7 @@ def test_a_statement_on_one_line_with_its_condition_is_kept_there() -> None:
 
 
 def test_a_last_line_without_an_end_gets_none() -> None:
-    source = (ROOT / "benchmarks" / "loops" / "bad_never_zeroed.py").read_text(encoding="utf-8").rstrip()
+    source = written_loops()["bad_never_zeroed"].rstrip()
     result = check_contract(source)
     assert result.source == f"{source}\n            optimizer.zero_grad()"
 

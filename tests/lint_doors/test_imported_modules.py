@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from loop_pages import written_loops
 
 from gradcheck_accum.lint import lint_paths, lint_source
 from gradcheck_accum.report.lint_text import summary
@@ -370,9 +371,9 @@ def test_a_scaler_that_calls_a_helper_elsewhere_is_still_a_piece_of_others_loops
     assert project(files, "scaling.py") == []
 
 
-def _moved(loop: Path) -> tuple[str, str] | None:
+def _moved(loop: str) -> tuple[str, str] | None:
     """A loop without the helpers that can be in a module of their own, and that module."""
-    module = ast.parse(loop.read_text())
+    module = ast.parse(loop)
     used = {n.func.id for n in ast.walk(module) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     helpers = [s for s in module.body if isinstance(s, ast.FunctionDef) and s.name in used]
     imports = [s for s in module.body if isinstance(s, (ast.Import, ast.ImportFrom))]
@@ -385,19 +386,17 @@ def _moved(loop: Path) -> tuple[str, str] | None:
     return "\n".join(main), "\n".join(map(ast.unparse, [*imports, *helpers]))
 
 
-def _loops_with_helpers() -> list[Path]:
-    loops = Path(__file__).parents[2] / "benchmarks" / "loops"
-    return [loop for loop in sorted(loops.glob("*.py")) if _moved(loop)]
+WITH_HELPERS = {name: loop for name, loop in written_loops().items() if _moved(loop)}
 
 
-@pytest.mark.parametrize("loop", _loops_with_helpers(), ids=lambda loop: loop.stem)
+@pytest.mark.parametrize("loop", WITH_HELPERS.values(), ids=WITH_HELPERS)
 def test_a_loop_is_judged_the_same_with_its_helpers_in_another_module(
-    loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     main, helpers = _moved(loop) or ("", "")
     Path("train.py").write_text(main)
     Path("helpers.py").write_text(helpers)
-    before = lint_source(ast.unparse(ast.parse(loop.read_text())), "alone.py")
+    before = lint_source(ast.unparse(ast.parse(loop)), "alone.py")
     after = lint_paths(["train.py", "helpers.py"]).findings
     assert sorted(f.mistake.code for f in after) == sorted(f.mistake.code for f in before)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import programs
 
 from gradcheck_accum.lint import lint_paths, lint_source
 from gradcheck_accum.lint.project.run import ENOUGH_FOR_WORKERS
 from gradcheck_accum.report.progress import ProgressBar
 
-ROOT = Path(__file__).parents[2]
-WRITTEN = sorted([*(ROOT / "fixtures").rglob("*.py"), *(ROOT / "benchmarks" / "loops").glob("*.py")])
+WRITTEN = programs("fixtures", "fixtures/demo", "fixtures/distributed", "fixtures/frameworks")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """More written loops in one directory than one process takes on."""
     directory = tmp_path_factory.mktemp("loops")
     for number, script in enumerate((WRITTEN * 2)[: ENOUGH_FOR_WORKERS + 8]):
-        (directory / f"{number:03}_{script.name}").write_bytes(script.read_bytes())
+        (directory / f"{number:03}.py").write_text(script, encoding="utf-8")
     (directory / "020_broken.py").write_text("def f(:\n    loss.backward()\n    optimizer.step()\n")
     return directory
 
@@ -64,11 +64,10 @@ def test_every_file_is_counted_as_it_is_done(loops: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_what_is_skipped_holds_no_finding(tmp_path: Path) -> None:
     for script in WRITTEN:
-        (tmp_path / script.name).write_bytes(script.read_bytes())
-        expected = [(f.mistake.code, f.where.line) for f in lint_source(script.read_bytes(), script.name)]
+        (tmp_path / "train.py").write_text(script, encoding="utf-8")
+        expected = [(f.mistake.code, f.where.line) for f in lint_source(script, "train.py")]
         found = lint_paths([str(tmp_path)]).findings
         assert [(f.mistake.code, f.where.line) for f in found] == expected
-        (tmp_path / script.name).unlink()
 
 
 def test_what_cannot_matter_is_not_even_parsed(project: Any) -> None:
