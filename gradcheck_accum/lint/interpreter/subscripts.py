@@ -84,6 +84,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return selected(value)
         case Tensor():
             item = attribute(run, value, str(index) if isinstance(index, str) else "item")
+            if isinstance(index, str) and isinstance(item, Tensor) and item is not value:
+                return replace(item, parts=tuple(replace(part, by_name=True) for part in item.parts))
             return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
         case v.Parameters() | v.Gradient():
             return value

@@ -174,6 +174,10 @@ def _product(run: State, op: Operator, tensor: Tensor, other: Tensor | v.Data) -
     multiplies = op in (Operator.MULT, Operator.DIV)
     if multiplies and is_of_now and all(part.is_unreduced for part in tensor.parts):
         return tensor.times(factor, models)
+    weighs_rows = isinstance(other, Tensor) and all(part.is_unreduced for part in other.parts)
+    if op is Operator.MULT and is_of_now and weighs_rows and all(part.by_name for part in tensor.parts):
+        # If it is reduced afterwards, it was one loss for each row, and these are their weights.
+        return tensor.times(factor, models)
     return tensor.scaled(factor)
 
 
