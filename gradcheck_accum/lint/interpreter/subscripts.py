@@ -28,7 +28,11 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
     index = UNKNOWN if isinstance(node.slice, syntax.Slice) else run.evaluate(node.slice, scope)
     match value:
         case ("shape", v.Data() as data):
-            return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
+            if not isinstance(index, Num):
+                return UNKNOWN
+            return rows_of(run, data) if index.value == 0 else v.Extent()
+        case v.Word():
+            return value
         case ("zip" | "enumerate" | "islice" | "range" | "shape" | "slice", *_):
             # What stands for an iterator is no tuple of its parts.
             return UNKNOWN

@@ -104,6 +104,11 @@ NO_LOSS = Names(
     LEAVES_OPEN,
     *(*ASKS_EACH, *COUNTS_ELEMENTS, "all", "any", "dim", "size", "chunk", "split", "argmax", "max", "min", "topk"),
 )
+MAKES_WORDS = Names(
+    "a method of texts",
+    STATES,
+    *("split", "rsplit", "strip", "lstrip", "rstrip", "lower", "upper", "replace", "removeprefix", "removesuffix"),
+)
 CUTS_GRAPH = Names("gives a loss without its graph", STATES, "detach", "detach_")
 METERS = Names(
     "keeps the mean of the numbers that it is given",
