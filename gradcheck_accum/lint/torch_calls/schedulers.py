@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.program.torch_names import HAVE_SCHEDULERS, HORIZONS, NAMES_OF_LENGTH, PREPARES_ONE, SCHEDULERS
+from gradcheck_accum.lint.program.torch_names import (
+    HAVE_SCHEDULERS,
+    HORIZONS,
+    NAMES_OF_LENGTH,
+    PREPARES_ONE,
+    SCHEDULERS,
+)
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
