@@ -377,7 +377,7 @@ class Reach:
     def never_ends(self, node: Function, depth: int = 0) -> bool:
         """Whether a generator yields for ever: in a loop that nothing leaves, and that runs on by itself.
 
-        Such a loop is a ``while True``, or goes over what another generator yields that never ends (``yield from`` too).
+        Such a loop is a ``while True``, or goes over what another generator yields without an end (``yield from`` too).
         """
         return any(
             (

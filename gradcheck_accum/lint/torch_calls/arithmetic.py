@@ -27,8 +27,9 @@ _ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.FLOORDIV: operator.floordiv,
 }
 
-_SOME_COEFFICIENT = 0.7310585786300049
-"""Stands for a coefficient of the objective that the source leaves open: no weight is relative to it."""
+_SOME_SIZE = 11.731058578630005
+"""Stands for a size that the source leaves open, and which is a coefficient of the objective: no weight is relative to
+it."""
 _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
@@ -223,10 +224,10 @@ def _names_a_coefficient(name: str) -> bool:
 def factor_of(value: Any, operation: Operation) -> Factor:
     """What multiplying or dividing by ``value`` does to a loss."""
     if v.is_setting(value) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
-        return Factor(_SOME_COEFFICIENT, operation, Purpose.OBJECTIVE)
+        return Factor(None, operation, Purpose.OBJECTIVE)
     if isinstance(value, v.Extent) and operation is Operation.MULTIPLY:
-        # A sum over classes, or places, that was averaged: how many there are is a matter of the objective.
-        return Factor(_SOME_COEFFICIENT, operation, Purpose.OBJECTIVE)
+        # A mean over classes, or places, is made a sum: the objective's, and no division by K, as no size is below 1.
+        return Factor(_SOME_SIZE, operation, Purpose.OBJECTIVE)
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)
     number = float(value.value)
