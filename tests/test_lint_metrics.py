@@ -156,7 +156,10 @@ def test_a_weight_of_the_objective_divides_nothing(places: dict[str, str], flagg
             "end": "print(running / len(loader))",
         },
         # Not known to be a mean, not known to be shown, or known to be scaled.
-        {"each": "running += loss.item() * len(x)", "end": "print(running / len(loader.dataset))"},
+        {"each": "running += loss.item() * len(x) * K", "end": "print(running / len(loader.dataset))"},
+        {"each": "running += loss.item() * len(x)", "end": "print(running / len(loader))"},
+        {"early": "running += loss.item() * len(x)", "end": "print(running / len(loader.dataset))"},
+        {"each": ADD, "end": "print(running / len(loader.dataset))"},
         {"each": ADD, "end": "print(math.exp(running / len(loader)))"},
         {"each": ADD, "end": "save(running / len(loader))"},
         {"each": ADD, "end": "print(running / len(train_data))"},
@@ -170,6 +173,65 @@ def test_a_weight_of_the_objective_divides_nothing(places: dict[str, str], flagg
 )
 def test_what_is_right_or_not_certain(places: dict[str, str]) -> None:
     assert not is_flagged(**places)
+
+
+@pytest.mark.parametrize(
+    ("each", "end"),
+    [
+        # Returned to whoever trains with the file.
+        (ADD, "return running / len(loader)"),
+        (ADD, "return {'loss': running / len(loader)}, 0.5"),
+        ("losses.append(loss.item())", "return np.mean(losses)"),
+        # The last index for the number.
+        (ADD, "print(running / i)"),
+        (ADD, "running /= i; print(running)"),
+        # By rows.
+        ("running += loss.item() * len(x)", "print(running / len(loader.dataset))"),
+        ("running += loss.item() * x.shape[0]", "print(running / len(train_dataset))"),
+        # In other words.
+        (ADD, "print(str(np.round(running / len(loader), 4)))"),
+        (ADD, "log_metrics_of({'loss': running / len(loader)})"),
+        ("running += loss.data.float().cpu().numpy().item()", "print(running / len(loader))"),
+        ("losses.append(loss.detach())", "print(torch.stack(losses).mean().item())"),
+        ("losses.append(loss.item())", "print(np.array(losses).mean())"),
+        ("losses.append(loss.item())", "print(torch.tensor(losses).mean().item())"),
+    ],
+)
+def test_the_same_mean_by_other_ways_still(each: str, end: str) -> None:
+    assert is_flagged(each=each, end=end)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"each": ADD, "end": "return running / len(loader) * K"},
+        {"each": ADD, "end": "return running"},
+        {"each": ADD, "end": "return running / updates"},
+        {"each": ADD, "end": "return loss.item()"},
+        {"early": ADD, "end": "print(running / i)"},
+        {"each": ADD, "inside": "losses.append(running); running = 0.0", "end": "return sum(losses) / len(losses)"},
+        {"early": "raw = loss.detach()", "each": "losses.append(raw)", "end": "print(torch.stack(losses).mean())"},
+    ],
+)
+def test_what_is_returned_or_one_off_may_be_right(places: dict[str, str]) -> None:
+    assert not is_flagged(**places)
+
+
+def few(**places: str) -> str:
+    """The message about a sum over the last micro-batches of windows; empty where there is none."""
+    text = filled(LOOP, **(USUAL | places))
+    return next((f.message for f in lint_source(text, "train.py") if f.mistake.code == "GA802"), "")
+
+
+def test_the_losses_of_the_last_micro_batches_alone_over_the_number_of_all() -> None:
+    divided = few(inside=ADD, end="print(running / len(loader))")
+    assert "over the last micro-batch of each window alone, each already divided" in divided
+    assert "1/4²" in divided
+    undivided = few(early="raw = loss", inside="running += raw.item()", end="print(running / len(loader))")
+    assert "over the last micro-batch of each window alone (backward" in undivided
+    assert "about 1/4 of" in undivided
+    assert few(early="raw = loss", inside="running += raw.item()", end="print(running / updates)") == ""
+    assert few(early="raw = loss", inside="print(raw.item() / K)") == ""
 
 
 def test_a_loss_that_is_not_divided_is_shown_right() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from enum import Enum
+from itertools import pairwise
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
 from gradcheck_accum.ledger.events import LossShown, ShownLoss
@@ -106,7 +107,7 @@ def _is_of_few(account: Account, event: LossShown, accumulation: Collection[Loca
 def _are_successive(losses: Collection[ShownLoss], distance: int) -> bool:
     """Whether the micro-batches of some losses are ``distance`` apart."""
     numbers = [loss.micro_batch for loss in losses]
-    return all(later - before == distance for before, later in zip(numbers, numbers[1:], strict=False))
+    return all(later - before == distance for before, later in pairwise(numbers))
 
 
 def _share(loss: ShownLoss, accumulation: Collection[Location]) -> float:

@@ -364,7 +364,9 @@ def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any
     if run.loops.depth and any(isinstance(value, Symbol) for value in args):
         run.draw_made(args)
         factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
-        part = v.Part(text_of(node.func)[:60], Reduction.MEAN, factors, run.recorder.micro_batch)
+        # What is given the number of rows may give something for each of them.
+        for_rows = any(isinstance(value, Num) and v.UNITS in value.tags for value in args)
+        part = v.Part(text_of(node.func)[:60], Reduction.MEAN, factors, run.recorder.micro_batch, assumed=for_rows)
         models = root_of(name or text_of(node.func)) | _wrapped_models(run, args)
         if not run.no_graphs:
             run.sync.forward(models)

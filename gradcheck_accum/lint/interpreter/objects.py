@@ -16,7 +16,7 @@ from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
-from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler
+from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler
 
 _LOSS_OF_OUTPUT = frozenset({"loss", "item"})
 """The members of a model's output that may be the loss which it computed."""
@@ -29,7 +29,7 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
     if _is_optimizer(run, cls):
         return new_optimizer(run, node, [*args, *kwargs.values()])
     if any(path.startswith(SCHEDULERS) for path in _library_bases(run, cls)):
-        return new_scheduler(run, f"{SCHEDULERS}{cls.node.name}", args, kwargs)
+        return own_scheduler(run, cls, args, kwargs)
     instance = v.Instance(cls)
     init = cls.bound("__init__", instance)
     if init is not None:

@@ -81,9 +81,14 @@ def _asks_something_else(node: syntax.Node) -> bool:
 
 
 def _ends_the_turn(run: State, last: syntax.Statement) -> bool:
-    """Whether a statement goes on to the next micro-batch, from the loop or from a function that it calls."""
+    """Whether a statement goes on to the next micro-batch, from the loop or from a function that it calls.
+
+    What a function gives in place of a loss skips nothing: there is still a backward to come.
+    """
     if isinstance(last, syntax.Return):
         function = run.calls.stack[-1] if run.calls.stack else None
         own = function.body if isinstance(function, syntax.FunctionDef) else []
-        return run.loops.depth > 0 and inner_training_loop(run, own) is None
+        gives = last.value is not None and not (isinstance(last.value, syntax.Constant) and last.value.value is None)
+        replaces = gives and not run.reach.backward_in(own)
+        return run.loops.depth > 0 and not replaces and inner_training_loop(run, own) is None
     return isinstance(last, syntax.Continue) and run.loops.depth > 0

@@ -28,7 +28,11 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
     index = UNKNOWN if isinstance(node.slice, syntax.Slice) else run.evaluate(node.slice, scope)
     match value:
         case ("shape", v.Data() as data):
-            return rows_of(run, data) if isinstance(index, Num) and index.value == 0 else UNKNOWN
+            if not isinstance(index, Num):
+                return UNKNOWN
+            return rows_of(run, data) if index.value == 0 else v.Extent()
+        case v.Word():
+            return value
         case ("zip" | "enumerate" | "islice" | "range" | "shape" | "slice", *_):
             # What stands for an iterator is no tuple of its parts.
             return UNKNOWN
@@ -84,6 +88,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return selected(value)
         case Tensor():
             item = attribute(run, value, str(index) if isinstance(index, str) else "item")
+            if isinstance(index, str) and isinstance(item, Tensor) and item is not value:
+                return replace(item, parts=tuple(replace(part, by_name=True) for part in item.parts))
             return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
         case v.Parameters() | v.Gradient():
             return value

@@ -37,6 +37,8 @@ _WEIGHS = re.compile(
 """Is in the text of what computes a loss that grows with the number of rows: whether it does, reading it shows."""
 _SUMS = re.compile(rb"reduction\s*=\s*[\"']sum")
 """Is in the text of a network that computes its own loss, as a sum."""
+_SCHEDULES = re.compile(rb"LambdaLR\b|\b_?LRScheduler\b")
+"""Is in the text of what makes a schedule of the project's own: for how many moves, reading it shows."""
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _MOST_MODULES = 12
 _MOST_READ = 300
@@ -216,7 +218,8 @@ class _Search:
 
 
 def _is_worth_reading(source: local_imports.Source, wanted: Collection[str]) -> bool:
-    return source.holds(_MATTERS, wanted) or _weights_losses(source, wanted) or source.holds(_SUMS, wanted)
+    held = any(source.holds(pattern, wanted) for pattern in (_MATTERS, _SUMS, _SCHEDULES))
+    return held or _weights_losses(source, wanted)
 
 
 def _weights_losses(source: local_imports.Source, wanted: Collection[str]) -> bool:

@@ -381,11 +381,16 @@ class Reach:
     def never_ends(self, node: Function, depth: int = 0) -> bool:
         """Whether a generator yields for ever: in a loop that nothing leaves, and that runs on by itself.
 
-        Such a loop is a ``while True``, or goes over what another generator yields that never ends.
+        Such a loop is a ``while True``, or goes over what another generator yields without an end (``yield from`` too).
         """
         return any(
             (
                 (isinstance(s, syntax.While) and _is_true(s.test))
+                or (
+                    isinstance(s, syntax.Expr)
+                    and isinstance(s.value, syntax.YieldFrom)
+                    and self._runs_on(s.value.value, depth + 1)
+                )
                 or (isinstance(s, syntax.For) and depth < _DEEPEST_SOURCE and self._runs_on(s.iter, depth + 1))
             )
             and not any(isinstance(n, (syntax.Break, syntax.Return)) for n in walk(s))

@@ -104,6 +104,11 @@ NO_LOSS = Names(
     LEAVES_OPEN,
     *(*ASKS_EACH, *COUNTS_ELEMENTS, "all", "any", "dim", "size", "chunk", "split", "argmax", "max", "min", "topk"),
 )
+MAKES_WORDS = Names(
+    "a method of texts",
+    STATES,
+    *("split", "rsplit", "strip", "lstrip", "rstrip", "lower", "upper", "replace", "removeprefix", "removesuffix"),
+)
 CUTS_GRAPH = Names("gives a loss without its graph", STATES, "detach", "detach_")
 METERS = Names(
     "keeps the mean of the numbers that it is given",
@@ -216,6 +221,12 @@ HORIZONS = Table(
     },
 )
 """Others end before training does (a warm-up), begin again, or do not say."""
+NAMES_OF_LENGTH = Names(
+    "says for how many moves a scheduler is made, as a parameter of the project's own",
+    STATES,
+    *(place[0] for place in HORIZONS.values()),
+    *("num_train_steps", "total_training_steps", "training_steps", "max_steps", "max_iters", "total_iter"),
+)
 SCHEDULERS = "torch.optim.lr_scheduler."
 """How the paths of PyTorch's schedulers begin."""
 HAVE_SCHEDULERS = (SCHEDULERS, "torch.optim.swa_utils.SWALR", "transformers.", "diffusers.")

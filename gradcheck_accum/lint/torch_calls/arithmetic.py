@@ -27,6 +27,9 @@ _ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.FLOORDIV: operator.floordiv,
 }
 
+_SOME_SIZE = 11.731058578630005
+"""Stands for a size that the source leaves open, and which is a coefficient of the objective: no weight is relative to
+it."""
 _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
@@ -174,6 +177,10 @@ def _product(run: State, op: Operator, tensor: Tensor, other: Tensor | v.Data) -
     multiplies = op in (Operator.MULT, Operator.DIV)
     if multiplies and is_of_now and all(part.is_unreduced for part in tensor.parts):
         return tensor.times(factor, models)
+    weighs_rows = isinstance(other, Tensor) and all(part.is_unreduced for part in other.parts)
+    if op is Operator.MULT and is_of_now and weighs_rows and all(part.by_name for part in tensor.parts):
+        # If it is reduced afterwards, it was one loss for each row, and these are their weights.
+        return tensor.times(factor, models)
     return tensor.scaled(factor)
 
 
@@ -218,6 +225,9 @@ def factor_of(value: Any, operation: Operation) -> Factor:
     """What multiplying or dividing by ``value`` does to a loss."""
     if v.is_setting(value) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
         return Factor(None, operation, Purpose.OBJECTIVE)
+    if isinstance(value, v.Extent) and operation is Operation.MULTIPLY:
+        # A mean over classes, or places, is made a sum: the objective's, and no division by K, as no size is below 1.
+        return Factor(_SOME_SIZE, operation, Purpose.OBJECTIVE)
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)
     number = float(value.value)

@@ -67,7 +67,7 @@ def _is_counted_before(run: State, value: Any) -> bool:
 
 
 def _is_unknown(value: Any) -> bool:
-    return isinstance(value, v.Symbol) and not value.name
+    return isinstance(value, v.Symbol) and not value.name and not isinstance(value, (v.Word, v.Extent))
 
 
 IGNORED = "ignore_index"

@@ -20,6 +20,7 @@ from gradcheck_accum.lint.program.torch_names import (
     KEEPS_NUMBERS,
     KEEPS_ROWS,
     KEEPS_ROWS_ALONG,
+    MAKES_WORDS,
     MULTIPLIES,
     MULTIPLIES_IN_PLACE,
     NO_LOSS,
@@ -99,6 +100,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             return _dict_method(base, name, args)
         case v.Got() if name in KEEPS_ROWS:
             return base
+        case Symbol() if name in MAKES_WORDS and not kwargs and all(isinstance(value, str) for value in args):
+            return v.Word()
         case Symbol() if name in SAME_MODEL and (base.name or isinstance(base, v.Got)) and name != "apply":
             return base
         case Symbol() if name == "chunk" and args:
@@ -141,7 +144,9 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
     if name == "size":
         if not args:
             return ("shape", base)
-        return rows_of(run, base) if isinstance(args[0], Num) and args[0].value == 0 else Symbol()
+        if not isinstance(args[0], Num):
+            return Symbol()
+        return rows_of(run, base) if args[0].value == 0 else v.Extent()
     if name in RESHAPES and len(args) > 1 and all(isinstance(size, Num) for size in args):
         sizes = base.reshaped(args)
         first = int(sizes[0].value)

@@ -98,7 +98,7 @@ def shown(run: State, node: syntax.Expression, values: Iterable[Any], depth: int
         if isinstance(value, (Figure, Tensor)) and not names.SAYS_SCALED.fits(text_of(node)):
             # If a sum is reset where it is displayed, how often that happens decides how many micro-batches it is over.
             if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
-                is_located = isinstance(value, Figure) and value.read_at is not None
-                run.recorder.show(node, value if is_located else read(run, node, value))
+                figure = value if isinstance(value, Figure) and value.read_at else read(run, node, value)
+                run.recorder.show(node, figure)
         elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
             shown(run, node, value.values() if isinstance(value, dict) else value[:8], depth + 1)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.program.torch_names import HAVE_SCHEDULERS, HORIZONS, PREPARES_ONE
+from gradcheck_accum.lint.program.torch_names import (
+    HAVE_SCHEDULERS,
+    HORIZONS,
+    NAMES_OF_LENGTH,
+    PREPARES_ONE,
+    SCHEDULERS,
+)
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
@@ -34,6 +41,18 @@ def new_scheduler(run: State, path: str, args: list[Any], kwargs: dict[str, Any]
     if horizon is None and {"epochs", "steps_per_epoch"} <= kwargs.keys():
         horizon = v.Computed(op=Operator.MULT, left=kwargs["epochs"], right=kwargs["steps_per_epoch"])
     return v.Scheduler(name, since, optimizer, horizon)
+
+
+def own_scheduler(run: State, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> v.Scheduler | None:
+    """The scheduler that a class of the file makes: what says by its name how many moves there are is its length."""
+    scheduler = new_scheduler(run, f"{SCHEDULERS}{cls.node.name}", args, kwargs)
+    init = cls.methods.get("__init__")
+    if scheduler is None or init is None:
+        return scheduler
+    parameters = [argument.arg for argument in (*init.args.posonlyargs, *init.args.args)][1:]
+    given = dict(zip(parameters, args, strict=False)) | kwargs
+    lengths = [given[name] for name in NAMES_OF_LENGTH if name in given]
+    return replace(scheduler, horizon=lengths[0]) if lengths else scheduler
 
 
 def move(run: State, node: syntax.Node, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:

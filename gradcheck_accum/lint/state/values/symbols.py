@@ -52,6 +52,20 @@ WITHOUT_END = Symbol()
 
 
 @dataclass(frozen=True, slots=True)
+class Word(Symbol):
+    """A text that the source does not show: it divides nothing, and is no K."""
+
+    def member(self, name: str) -> Word:
+        """A part of it."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Extent(Symbol):
+    """The size of data along another dimension than the first: of rows, it counts none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scaled(Symbol):
     """Something unknown that was multiplied or divided: if it is a loss, the factor is unknown."""
 

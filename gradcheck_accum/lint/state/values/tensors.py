@@ -42,6 +42,8 @@ class Part:
     """Whether as many units are in it as the data say: some are left out, or chosen (`torch_calls.masks`)."""
     partly: bool = False
     """Whether its units were reduced along a dimension, which leaves others."""
+    by_name: bool = False
+    """Whether it is an item of a dictionary of losses: one number, or one for each row."""
     may_be_sum: int | None = None
     """The place of the factor that stands for the units where it may be a sum as well as a mean."""
 
