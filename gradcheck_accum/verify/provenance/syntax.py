@@ -115,7 +115,6 @@ class Syntax:
                 return node
             node = inner[-1]
 
-
     def _with_places(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nearest descendants of a node that have a position in the file: ``ast.arguments``, say, has none."""
         for child in self._children[node]:
