@@ -11,8 +11,9 @@ _Value = TypeVar("_Value")
 
 def changed(value: _Value, **fields_: Any) -> _Value:
     """``dataclasses.replace`` in a third of its time, for dataclasses with slots that only keep what they are given."""
-    made = object.__new__(value.__class__)
-    for name, get, put in _slots(value.__class__):
+    kind: Any = value.__class__
+    made: _Value = object.__new__(kind)
+    for name, get, put in _slots(kind):
         put(made, fields_[name] if name in fields_ else get(value))
     return made
 
