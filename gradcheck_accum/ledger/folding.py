@@ -64,7 +64,9 @@ class _StoreState:
     def _scaled(self, entry: Entry, event: ScaleGrads) -> Entry:
         if entry.fate is Fate.WIPED or entry.backward in self.waiting:
             return entry
-        return replace(entry, grad_factors=(*entry.grad_factors, event))
+        # `replace` takes three times as long.
+        factors = (*entry.grad_factors, event)
+        return Entry(entry.backward, entry.fate, entry.wiped_by, factors, entry.by_product, entry.epoch)
 
     def _close(self, step: Step | None, index: int) -> None:
         stale = [entry for entry in self.entries if entry.fate is Fate.STALE]

@@ -97,7 +97,7 @@ class Column:
     @property
     def scales_nothing(self) -> bool:
         """Whether it is 1 everywhere."""
-        return all(_same(value, 1.0) for value in self.values)
+        return all([value == 1.0 or _same(value, 1.0) for value in self.values])
 
 
 Role = Callable[[Point], float | None]
@@ -404,6 +404,8 @@ class Evidence:
     def product(self, columns: Iterable[Column]) -> list[float]:
         """The product of ``columns`` at every point."""
         every = [column.values for column in columns]
+        if len(every) == 1:
+            return list(every[0])
         return [math.prod(values[i] for values in every) for i in range(len(self.points))]
 
     @property

@@ -280,6 +280,8 @@ class _Reader:
 
         A count of one term's units is no evidence on whether the others are scaled.
         """
+        if len(read) < 2:
+            return
 
         @cache
         def right(one: Series) -> bool:

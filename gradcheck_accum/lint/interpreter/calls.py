@@ -55,6 +55,7 @@ from gradcheck_accum.lint.torch_calls.stepping_callables import makes_it_step
 from gradcheck_accum.lint.torch_calls.weight_averages import new_average, note_update
 
 _FLOAT, _RANGE = Symbol("float"), Symbol("range")
+_SCALES_IN_PLACE = DIVIDES_IN_PLACE | MULTIPLIES_IN_PLACE
 
 
 def call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
@@ -130,11 +131,7 @@ def _defines(base: Any, name: str) -> bool:
 def _keep_in_place_result(run: State, node: syntax.Call, result: Any, scope: v.Scope) -> None:
     """``loss.div_(K)`` changes the tensor that the name is bound to."""
     func = node.func
-    if (
-        isinstance(func, syntax.Attribute)
-        and func.attr in DIVIDES_IN_PLACE | MULTIPLIES_IN_PLACE
-        and isinstance(result, Tensor)
-    ):
+    if isinstance(func, syntax.Attribute) and func.attr in _SCALES_IN_PLACE and isinstance(result, Tensor):
         assign(run, func.value, result, scope)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint.program.names import SETTINGS
+from gradcheck_accum.lint.state.values.copies import changed
 from gradcheck_accum.lint.state.values.data import Data, Loader, Unmade
 from gradcheck_accum.lint.state.values.definitions import Function, Instance
 from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
@@ -74,9 +74,9 @@ def drawn_with(value: Any, micro_batch: int) -> Any:
     """What a loop or an iterator gives with a new micro-batch: the data in it are that one's."""
     match value:
         case Data():
-            return replace(value, drawn=micro_batch)
+            return changed(value, drawn=micro_batch)
         case Unmade():
-            return value.make(replace(value.batch, drawn=micro_batch))
+            return value.make(changed(value.batch, drawn=micro_batch))
         case tuple() if not hasattr(value, "_fields"):
             return tuple(drawn_with(item, micro_batch) for item in value)
     return value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.lint.state.values.copies import changed
 from gradcheck_accum.lint.state.values.symbols import Symbol
 
 _MOST_FACTORS = 64
@@ -62,8 +63,8 @@ class Part:
             for place, factor in enumerate(self.factors)
             if place not in self.within or (reduction is Reduction.SUM and factor.operation is not Operation.MULTIPLY)
         ]
-        of_now = replace(self, factors=tuple(kept), within=frozenset(), may_be_sum=None)
-        return replace(of_now, reduction=reduction, assumed=False, partly=partly)
+        of_now = changed(self, factors=tuple(kept), within=frozenset(), may_be_sum=None)
+        return changed(of_now, reduction=reduction, assumed=False, partly=partly)
 
     def averaged(self) -> Part | None:
         """This part divided by the number of its units, as many as the data say; None where it is no sum."""
@@ -72,12 +73,12 @@ class Part:
             at = self.may_be_sum
             factors = (*self.factors[:at], *self.factors[at + 1 :])
             within = frozenset(place - (place > at) for place in self.within)
-            of_sum = replace(self, factors=factors, within=within, may_be_sum=None, assumed=False)
+            of_sum = changed(self, factors=factors, within=within, may_be_sum=None, assumed=False)
         elif self.reduction is Reduction.SUM and not self.is_unreduced:
             of_sum = self
         else:
             return None
-        return replace(of_sum, reduction=Reduction.MEAN, leaves_out=True)
+        return changed(of_sum, reduction=Reduction.MEAN, leaves_out=True)
 
     @property
     def origin(self) -> Hashable:
@@ -103,25 +104,25 @@ class Tensor:
 
     def element(self, key: Hashable) -> Tensor:
         """One of several things that a call gave together, as far as their flows tell them apart."""
-        return replace(self, parts=tuple(replace(part, flow=(part.flow, key)) for part in self.parts))
+        return changed(self, parts=tuple(changed(part, flow=(part.flow, key)) for part in self.parts))
 
     def scaled(self, factor: Factor) -> Tensor:
         """This tensor times a constant."""
         if any(len(part.factors) >= _MOST_FACTORS for part in self.parts):
-            parts = tuple(replace(p, factors=(Factor(None),), within=frozenset(), may_be_sum=None) for p in self.parts)
+            parts = tuple(changed(p, factors=(Factor(None),), within=frozenset(), may_be_sum=None) for p in self.parts)
         else:
-            parts = tuple(replace(p, factors=(*p.factors, factor)) for p in self.parts)
-        return replace(self, parts=parts)
+            parts = tuple(changed(p, factors=(*p.factors, factor)) for p in self.parts)
+        return changed(self, parts=parts)
 
     def maybe_summed(self) -> Tensor:
         """This tensor, where it is not known whether it is a mean or a sum."""
-        doubted = tuple(replace(part, may_be_sum=len(part.factors)) for part in self.parts)
-        return replace(self, parts=doubted).scaled(Factor(None))
+        doubted = tuple(changed(part, may_be_sum=len(part.factors)) for part in self.parts)
+        return changed(self, parts=doubted).scaled(Factor(None))
 
     def detached(self) -> Tensor:
         """The same numbers without their graph."""
-        parts = tuple(replace(part, flow=Detached(part.flow)) for part in self.parts)
-        return replace(self, parts=parts, models=frozenset())
+        parts = tuple(changed(part, flow=Detached(part.flow)) for part in self.parts)
+        return changed(self, parts=parts, models=frozenset())
 
     @property
     def is_located(self) -> bool:
@@ -131,22 +132,22 @@ class Tensor:
     def located(self, where: Location) -> Tensor:
         """This tensor with ``where`` as the place of the factors that have none yet."""
         parts = tuple(
-            replace(part, factors=(*part.factors[:-1], replace(part.factors[-1], where=where)))
+            changed(part, factors=(*part.factors[:-1], changed(part.factors[-1], where=where)))
             if part.factors and part.factors[-1].where is None
             else part
             for part in self.parts
         )
-        return replace(self, parts=parts)
+        return changed(self, parts=parts)
 
     def times(self, factor: Factor, models: frozenset[str]) -> Tensor:
         """This tensor, of which nothing shows that it was reduced yet, times another one of its micro-batch."""
-        parts = tuple(replace(part, within=part.within | {len(part.factors)}) for part in self.parts)
-        return replace(self, parts=parts, models=self.models | models).scaled(factor)
+        parts = tuple(changed(part, within=part.within | {len(part.factors)}) for part in self.parts)
+        return changed(self, parts=parts, models=self.models | models).scaled(factor)
 
     def reduced(self, reduction: Reduction, *, partly: bool = False) -> Tensor:
         """This tensor after its units were averaged or summed; ``partly`` says along a dimension."""
         parts = tuple(part.reduced(reduction, partly=partly) for part in self.parts)
-        return replace(self, parts=parts, elementwise=False)
+        return changed(self, parts=parts, elementwise=False)
 
 
 @dataclass(frozen=True, slots=True)
