@@ -170,6 +170,8 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
             return perhaps_summed(run, callee.name, computation(run, node, args, kwargs, frozenset({callee.name})))
         case v.Criterion():
             return loss(run, callee.name, callee.reduction, args, kwargs, leaves_out=callee.leaves_out)
+        case v.BoundMethod():
+            return METHODS[callee.node.attr](run, callee.called(node), callee.owner, args, kwargs)
         case v.Partial():
             return call_value(run, node, callee.callee, [*callee.args, *args], {**callee.kwargs, **kwargs})
         case v.Unwrapped() if any(isinstance(a, Tensor) or v.is_data(a) for a in all_arguments(args, kwargs)):

@@ -71,6 +71,8 @@ def _attribute(run: State, node: syntax.Attribute, scope: v.Scope) -> Any:
     value = known_otherwise(node.value, evaluate(run, node.value, scope))
     if node.attr == "grad" and isinstance(value, Tensor):
         run.recorder.opaque(node, "a backward that was made for the gradients of activations")
+    if isinstance(value, v.Optimizer) and node.attr in ("step", "zero_grad"):
+        return v.BoundMethod(value, node)
     return v.known_as(attribute(run, value, node.attr), node.attr)
 
 

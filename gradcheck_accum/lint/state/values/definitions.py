@@ -77,6 +77,18 @@ class Scope:
         (holder or self).names[name] = value
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundMethod:
+    """``optimizer.zero_grad``, not called: a callable that was written as ``node``."""
+
+    owner: Any
+    node: syntax.Attribute
+
+    def called(self, at: syntax.Call) -> syntax.Call:
+        """The call of it that a call by another name is."""
+        return syntax.Call(at.where, at.origin, self.node, at.args, at.keywords)
+
+
 @dataclass(slots=True, eq=False)
 class Partial:
     """``functools.partial``: a callable with some of its arguments."""
