@@ -76,6 +76,15 @@ LOOPS = {
     "clip-by-hand": _LOOP.replace(
         "    optimizer.step", "    nn.utils.clip_grad_value_(model.parameters(), 0.005)\n    optimizer.step"
     ),
+    "lbfgs": """
+        for x, y in zip(X.split(16), Y.split(16)):
+            def closure():
+                optimizer.zero_grad()
+                loss = {objective}
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+    """,
     "encoder-and-head": """
         for x, y in zip(X.split(16), Y.split(16)):
             F.cross_entropy(head(encoder(x).tanh()), y).backward()

@@ -719,19 +719,24 @@ SHAPES = [
     ),
     Shape(
         "lbfgs",
-        "a closure that is called several times (LBFGS)",
+        "a closure that is called several times, each time over the whole window (LBFGS)",
         """
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-        for x, y in loader:
+        batches = list(loader)
+        for start in range(0, len(batches), K):
+            window = batches[start:start + K]
             def closure():
-                optimizer.zero_grad()
-                loss = F.cross_entropy(model(x), y)
-                loss.backward()
-                return loss
+                {clear}
+                total = 0.0
+                for x, y in window:
+                    loss = F.cross_entropy(model(x), y){scale}
+                    loss.backward()
+                    total += loss.item()
+                return total
             optimizer.step(closure)
         """,
-        verdict="inconclusive",
-        reason="closure",
+        {**SCALED, "clear": "optimizer.zero_grad()"},
+        (UNSCALED, _wrong("GA203", clear="pass")),
     ),
     Shape(
         "closure-once",

@@ -13,11 +13,7 @@ import torch
 from large_batches import LOOPS, OBJECTIVES, large_batch_script
 from shapes_table import SHAPES, Shape
 from torch import nn
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from watching import watch_source
 
 from gradcheck_accum.results.verdict import Verdict
@@ -56,24 +52,27 @@ def gradients_at_steps(source: str, folder: Path) -> list[torch.Tensor]:
         flat = [torch.zeros_like(p) if p.grad is None else p.grad.detach().to_dense() for p in parameters]
         taken.append(torch.cat([g.flatten().double() for g in flat]) / (1.0 if scale is None else scale))
 
-    def before(optimizer: Optimizer, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) == 1:
             take(optimizer)
+            return None
 
-    def after(optimizer: Optimizer, args: tuple[Any, ...], _: dict[str, Any]) -> None:
-        # A closure makes the gradient inside the step.
-        if len(args) > 1:
+        def closure() -> Any:
+            # A closure makes the gradient inside the step, more than one if it is called again.
+            loss = args[1]()
             take(optimizer)
+            return loss
+
+        return (args[0], closure), kwargs
 
     path = folder / "plain.py"
     path.write_text(source, encoding="utf-8")
-    hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    hook = register_optimizer_step_pre_hook(before)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             runpy.run_path(str(path), run_name="__main__")
     finally:
-        for hook in hooks:
-            hook.remove()
+        hook.remove()
     return taken
 
 

@@ -66,7 +66,8 @@ class Account:
 
     @classmethod
     def of(cls, ledger: Ledger, optimizer: str, store: str, readings: Readings) -> Account:
-        closed = ledger.account(optimizer, store)
+        # A step that looks at its window's gradient again, with other weights, makes no mistake twice.
+        closed = tuple(w for w in ledger.account(optimizer, store) if w.step is None or not w.step.again)
         abandoned = tuple(w for w in ledger.abandoned if (w.optimizer, w.store) == (optimizer, store))
         return cls(ledger, optimizer, store, closed, abandoned, readings, usual_steps(closed, ledger.same) or 1)
 

@@ -223,7 +223,8 @@ class Step(Event):
     ``accumulation_steps`` is K where the caller states it, or the engine can read it; ``counted_by`` is what a counter
     is tested against where the source decides on this step, or the bound of the loop that ends right before it, None
     where the engine sees neither. ``through_scaler`` means that an AMP gradient scaler made the step, ``skipped`` that
-    the scaler found inf or nan and skipped it.
+    the scaler found inf or nan and skipped it. ``again`` means that it had read a gradient of its window
+    before, with other weights (LBFGS).
     """
 
     optimizer: str
@@ -232,6 +233,7 @@ class Step(Event):
     counted_by: WindowBound | None = field(default=None, compare=False)
     through_scaler: bool = False
     skipped: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -46,11 +46,12 @@ class StepMeasuring:
         self.comparer = Comparer(run.book, run.measurer, run.awaited.moved)
 
     def before(
-        self, optimizer: Optimizer, step: Step, records: list[Record], *, inside_backward: bool, has_closure: bool
+        self, optimizer: Optimizer, step: Step, records: list[Record], *, inside_backward: bool, closure_calls: int
     ) -> tuple[Measured, ShadowStep | None]:
         """Measure a step that uses what the backwards of ``records`` gave, the weights still those of its start.
 
         With it comes the step that the reference gradient would make, None where that is not to be made.
+        ``closure_calls`` is how often the step has called its closure.
         """
         measured, shadow = Measured(step, records), None
         # What is frozen by now may have got its gradient before (two networks that are frozen in turn).
@@ -68,16 +69,17 @@ class StepMeasuring:
         if not measured.unmeasured:
             with self._attention.own_work(), thawed(parameters):
                 shadow = self._measure(optimizer, measured, parameters)
-        if self._companion is not None and not inside_backward:
+        if self._companion is not None and not inside_backward and closure_calls < 2:
             with self._attention.own_work():
-                self._companion.before_step(self._at_step(optimizer, measured, has_closure=has_closure))
+                self._companion.before_step(self._at_step(optimizer, measured, has_closure=closure_calls > 0))
         self._awaited.save_weights(parameters)
         return measured, shadow
 
-    def after(
-        self, optimizer: Optimizer, measured: Measured, shadow: ShadowStep | None, *, inside_backward: bool
-    ) -> None:
-        """The step has been made: compare what it did to the weights, and enter what was measured of it."""
+    def after(self, optimizer: Optimizer, measured: Measured, shadow: ShadowStep | None, *, ends_step: bool) -> None:
+        """The step has been made: compare what it did to the weights, and enter what was measured of it.
+
+        ``ends_step`` is False inside a backward, and where the step goes on: its closure is called once more.
+        """
         if shadow is not None:
             with self._attention.own_work():
                 measured.update = shadow.finish()
@@ -85,7 +87,7 @@ class StepMeasuring:
             measured.drift = self.comparer.trajectory.drift(optimizer)
         self._awaited.let_go(measured.records)
         self._journal.enter(measured, self._awaited.events())
-        if self._companion is not None and not inside_backward:
+        if self._companion is not None and ends_step:
             with self._attention.own_work():
                 self._companion.after_step(optimizer)
 

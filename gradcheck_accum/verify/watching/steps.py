@@ -22,9 +22,9 @@ from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
 from gradcheck_accum.verify.watching.step_measuring import INSIDE_BACKWARD, SKIPPED, StepMeasuring
 
-WITH_CLOSURE = (
-    "a step that calls its closure several times, or never, does not use a single gradient: to compare, train with an "
-    "optimizer that calls it once"
+UNUSED_CLOSURE = (
+    "a step that was given a closure and never called it uses no gradient that this closure has computed: to compare, "
+    "call step() without it"
 )
 
 
@@ -97,17 +97,22 @@ class Steps:
             self._begin(optimizer)
 
     def before_closure(self, optimizer: Optimizer) -> None:
-        """``optimizer.step`` calls its closure."""
+        """``optimizer.step`` calls its closure.
+
+        An optimizer that calls it again, with other weights (a line search), has used the gradient that is there: each
+        call is a window, whose gradient is compared. The update that is made of several gradients is not.
+        """
         if id(optimizer) not in self._closure_calls:
             return
         self._closure_calls[id(optimizer)] += 1
-        if self._closure_calls[id(optimizer)] == 2 and self._pending is not None:
-            # The optimizer looks at several gradients: none of them is the step's.
-            self._take_back()
+        if self._closure_calls[id(optimizer)] > 1 and self._pending is not None:
+            (measured, _), self._pending = self._pending, None
+            self._is_used(optimizer)
+            self._measuring.after(optimizer, measured, None, ends_step=False)
 
     def after_closure(self, optimizer: Optimizer) -> None:
         """The closure of ``optimizer.step`` has returned."""
-        if self._closure_calls.get(id(optimizer)) == 1:
+        if id(optimizer) in self._closure_calls:
             self._begin(optimizer)
 
     def _begin(self, optimizer: Optimizer) -> None:
@@ -130,8 +135,9 @@ class Steps:
         if self._scaler_step:
             self._scaler_step[-1] = True
         inside_backward = bool(self._backwards.depth)
-        if not inside_backward:
-            # Inside a backward its own graph is still in use.
+        closure_calls = self._closure_calls.get(id(optimizer), 0)
+        if not inside_backward and closure_calls < 2:
+            # Inside a backward its own graph is still in use, and inside a step those of its closure's earlier calls.
             self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
         records = self._awaited.take(optimizer)
         self._merge(records, self._counters.counted(step))
@@ -145,7 +151,7 @@ class Steps:
             step,
             records,
             inside_backward=inside_backward,
-            has_closure=id(optimizer) in self._closure_calls,
+            closure_calls=closure_calls,
         )
         self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
         self._begun_at = self._backwards.begun
@@ -176,6 +182,7 @@ class Steps:
             counted_by=self._counters.at_step(name, (record.called_from for record in window)),
             through_scaler=scaled,
             skipped=skipped,
+            again=self._closure_calls.get(id(optimizer), 0) > 1,
         )
 
     def _take_back(self) -> None:
@@ -190,20 +197,25 @@ class Steps:
         if id(optimizer) in self._inner:
             self._inner.discard(id(optimizer))
             return
-        if called != 1:
+        if not called:
             self._give_up(optimizer)
         if self._pending is None:
             return
         (measured, shadow), self._pending = self._pending, None
-        self._clips.forget(optimizer)
         self._schedules.stepped()
-        self._by_hand.forget({id(p) for p in parameters_of(optimizer)})
-        self._awaited.has_stepped(optimizer)
-        self._measuring.after(optimizer, measured, shadow, inside_backward=bool(self._backwards.depth))
+        self._is_used(optimizer)
+        inside_backward = bool(self._backwards.depth)
+        self._measuring.after(optimizer, measured, shadow if called == 1 else None, ends_step=not inside_backward)
         if self.on_step is not None:
             self.on_step(self._journal.steps)
         if self.have_been_seen:
             raise SeenEnough
+
+    def _is_used(self, optimizer: Optimizer) -> None:
+        """The gradients that an optimizer has read are those of a step."""
+        self._clips.forget(optimizer)
+        self._by_hand.forget({id(p) for p in parameters_of(optimizer)})
+        self._awaited.has_stepped(optimizer)
 
     @property
     def have_been_seen(self) -> bool:
@@ -211,8 +223,8 @@ class Steps:
         return self._max_windows is not None and self._journal.steps >= self._max_windows
 
     def _give_up(self, optimizer: Optimizer) -> None:
-        """A step whose closure was called several times, or never, has been made."""
+        """A step whose closure was never called has been made."""
         step = self._event(optimizer)
-        self._journal.add(Opaque(where=step.where, stores=step.stores, reason=Reason(WITH_CLOSURE)))
+        self._journal.add(Opaque(where=step.where, stores=step.stores, reason=Reason(UNUSED_CLOSURE)))
         self._journal.add(step)
-        self._pending = Measured(step, self._awaited.take(optimizer), unmeasured=WITH_CLOSURE), None
+        self._pending = Measured(step, self._awaited.take(optimizer), unmeasured=UNUSED_CLOSURE), None
