@@ -34,5 +34,14 @@ def test_a_sum_beside_a_mean_is_no_question_of_one_batch(tmp_path: Path) -> None
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
 
 
+TWO_SUMS = "((decoder(z) - x) ** 2).sum() / 7 + 0.3 * divergence / 7"
+
+
+def test_two_sums_are_of_one_batch_where_each_model_runs_once(tmp_path: Path) -> None:
+    source = AUTOENCODER.format(steps=1).replace("((decoder(z) - x) ** 2).mean() + 0.3 * divergence", TWO_SUMS)
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+
+
 def test_of_several_batches_it_stays_open(tmp_path: Path) -> None:
     assert watch_source(AUTOENCODER.format(steps=2), tmp_path).verdict is Verdict.INCONCLUSIVE

@@ -101,6 +101,12 @@ class Program:
         """The modules that it calls."""
         return [function for function, *_ in self.steps if isinstance(function, nn.Module)]
 
+    @property
+    def runs_models_once(self) -> bool:
+        """Whether it calls modules with weights, and each of them once: all its losses are then of one batch."""
+        models = [module for module in self.modules if next(module.parameters(), None) is not None]
+        return bool(models) and len({id(module) for module in models}) == len(models)
+
     def lent(self) -> set[int]:
         """The leaves that the weights passed to its modules depend on: they belong to no sample."""
         wanted = {

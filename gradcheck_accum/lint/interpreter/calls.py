@@ -34,6 +34,7 @@ from gradcheck_accum.lint.program.torch_names import (
     OPTIMIZERS,
     PLACE_OF_SIZE,
     STARTS_PROCESSES,
+    TAKES_SIZES,
     TAKES_VALUES,
     WRAPPERS,
 )
@@ -252,7 +253,12 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         return got  # the same data, as a tensor
     if path.startswith("torch.") and tail in MAKES_DATA:
         made = run.loops.turn if run.loops.depth and tail in MAKES_AT_RANDOM else None
-        return v.Data(_rows(tail, args, kwargs), made=made, holds=_held(tail), is_tensor=True)
+        shape = _shape(tail, args, kwargs)
+        rows = shape[0] if shape else None
+        whole = tuple(size for size in shape if size is not None)
+        return v.Data(
+            rows, made=made, holds=_held(tail), is_tensor=True, shape=whole if len(whole) == len(shape) else ()
+        )
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
     ):
@@ -288,14 +294,18 @@ def _held(tail: str) -> v.Holds:
     return v.Holds.CONSTANTS if tail in MAKES_CONSTANTS else v.Holds.VALUES
 
 
-def _rows(tail: str, args: list[Any], kwargs: dict[str, Any]) -> int | None:
-    place = PLACE_OF_SIZE.get(tail, 0)
-    sizes = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
-    if isinstance(sizes, (list, tuple)) and sizes:
-        sizes = sizes[0]
+def _shape(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | None]:
+    """The shape of what a function of PyTorch makes, as far as its arguments show it; nothing if they hold values."""
     if tail in TAKES_VALUES:
-        return None
-    return sizes.value if isinstance(sizes, Num) and isinstance(sizes.value, int) else None
+        return []
+    place = PLACE_OF_SIZE.get(tail, 0)
+    size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
+    sizes: list[Any] = [size]
+    if isinstance(size, (list, tuple)) and size:
+        sizes = list(size)
+    elif tail in TAKES_SIZES:
+        sizes = args
+    return [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in sizes]
 
 
 def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

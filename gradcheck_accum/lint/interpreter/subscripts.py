@@ -14,6 +14,7 @@ from gradcheck_accum.lint.syntax import text_of, walk
 from gradcheck_accum.lint.torch_calls.data import (
     batch_at,
     batches_of,
+    extent,
     length_of,
     length_of_value,
     rows_of,
@@ -30,7 +31,7 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
         case ("shape", v.Data() as data):
             if not isinstance(index, Num):
                 return UNKNOWN
-            return rows_of(run, data) if index.value == 0 else v.Extent()
+            return rows_of(run, data) if index.value == 0 else extent(data, index.value)
         case v.Word():
             return value
         case ("zip" | "enumerate" | "islice" | "range" | "shape" | "slice", *_):

@@ -164,6 +164,7 @@ MAKES_DATA = Names(
 )
 MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
 MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
+TAKES_SIZES = Names("is given one size after another", STATES, "empty", "ones", "rand", "randn", "zeros")
 TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy")
 PLACE_OF_SIZE = Table("which argument is the number of rows, if not the first", STATES, {"randint": -1, "linspace": 2})
 SAMPLES_ALL = Names("a sampler that draws every row once", STATES, "RandomSampler", "SequentialSampler")

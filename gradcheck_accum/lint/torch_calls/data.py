@@ -224,6 +224,12 @@ def rows_of(run: State, data: v.Data) -> Num:
     return Num(data.rows or run.recorder.units, frozenset({v.UNITS} | whole))
 
 
+def extent(data: v.Data, dimension: object) -> Num | v.Extent:
+    """How long data is along a dimension that is not the leading one."""
+    known = data.size_along(dimension) if isinstance(dimension, int) else None
+    return v.Extent() if known is None else Num(known, frozenset({v.UNITS}))
+
+
 def rows_of_dataset(run: State, dataset: Any) -> int | None:
     """How many rows a data set has, where the source shows it."""
     match dataset:

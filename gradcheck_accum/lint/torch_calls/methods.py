@@ -35,7 +35,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.torch_calls.arithmetic import scaled
-from gradcheck_accum.lint.torch_calls.data import chunks, rows_of, split
+from gradcheck_accum.lint.torch_calls.data import chunks, extent, rows_of, split
 from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
 from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, mask_of, selected
@@ -146,7 +146,7 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
             return ("shape", base)
         if not isinstance(args[0], Num):
             return Symbol()
-        return rows_of(run, base) if args[0].value == 0 else v.Extent()
+        return rows_of(run, base) if args[0].value == 0 else extent(base, args[0].value)
     if name in RESHAPES and len(args) > 1 and all(isinstance(size, Num) for size in args):
         sizes = base.reshaped(args)
         first = int(sizes[0].value)

@@ -89,7 +89,7 @@ def _said(measured: Measured) -> Hashable:
         measured.coupled_chunks,
         measured.proof,
         tuple(measured.coupled_modules),
-        (measured.normalises, measured.may_be_groups),
+        (measured.normalises, measured.may_be_groups, measured.ran_once),
         tuple(vector for vector, _ in measured.presumed),
         None if update is None else (update.multiple, update.sampled),
         measured.too_large,

@@ -83,7 +83,8 @@ class Measured:
     batch that did not fit in memory and the sum of its halves, and the smaller one that rounding allows; None where the
     distance is not larger. ``normalises`` means that micro-batches normalized data over their own rows, which weights
     by units do not undo. ``may_be_groups`` means that each micro-batch may be one sample (a sequence, a query), as far
-    as the data shows. ``proof`` is what was shown for single micro-batches where no large batch could be compared.
+    as the data shows, ``ran_once`` that the only backward is of losses for which each model ran once. ``proof`` is what
+    was shown for single micro-batches where no large batch could be compared.
     ``unmeasured`` is why there are no ``products``, ``has_overflowed`` whether that is because a gradient is not
     finite. ``sketched`` means that the vectors are sketches. ``shards`` is the number of ranks that the weights are
     sharded over, 0 where they are not: the gradients' vectors then hold only this rank's shards, those of the
@@ -107,6 +108,7 @@ class Measured:
     coupled_modules: list[str] = field(default_factory=list)
     normalises: bool = False
     may_be_groups: bool = False
+    ran_once: bool = False
     presumed: tuple[tuple[int, float], ...] = ()
     update: Update | None = None
     too_large: bool = False

@@ -100,13 +100,15 @@ def _without_large_batch(measured: Measured, options: Options, found: JudgedWind
 
 
 def is_one_batch(measured: Measured) -> bool:
-    """Whether the loop itself ran a window's large batch: one backward, of a loss without two terms of one kind.
+    """Whether the loop itself ran a window's large batch: one backward, of the losses of one batch.
 
     Any dependence between its samples is then part of that batch's own gradient. Two terms of one kind may be the
-    losses of two batches that share one backward.
+    losses of two batches that share one backward, unless every model ran once for them.
     """
     events = [record.event for record in measured.records]
-    return len(events) == 1 and events[0].ranks == 1 and all(term.name == term.kind for term in events[0].terms)
+    if len(events) != 1 or events[0].ranks != 1:
+        return False
+    return measured.ran_once or all(term.name == term.kind for term in events[0].terms)
 
 
 def _may_be_groups(window: MeasuredWindow) -> bool:

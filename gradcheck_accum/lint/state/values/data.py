@@ -31,7 +31,7 @@ class Data:
     elements as the data say (chosen by a mask, or padded to the longest), and ``ignored`` that some of them hold what
     losses leave out. ``sizes`` are its dimensions where it was given them, a negative one for what follows from others.
     ``drawn`` is the number of the micro-batch that it was drawn with, None where that is not known. ``is_tensor`` says
-    that a call has made it: it is no batch of several tensors.
+    that a call has made it: it is no batch of several tensors. ``shape`` is its whole shape, where that call shows it.
     """
 
     rows: int | None = None
@@ -45,6 +45,7 @@ class Data:
     sizes: tuple[Num, ...] = ()
     drawn: int | None = field(default=None, compare=False)
     is_tensor: bool = field(default=False, compare=False)
+    shape: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def is_order(self) -> bool:
@@ -64,7 +65,11 @@ class Data:
     def changed(self, rows: int | None = None) -> Data:
         """What an operation on each of its elements gives."""
         holds = Holds.VALUES if self.holds is Holds.PLACES else self.holds
-        return replace(self, rows=rows, is_part=False, holds=holds, sizes=())
+        return replace(self, rows=rows, is_part=False, holds=holds, sizes=(), shape=())
+
+    def size_along(self, dimension: int) -> int | None:
+        """How long it is along a dimension, None where the source does not show that."""
+        return self.shape[dimension] if -len(self.shape) <= dimension < len(self.shape) else None
 
 
 @dataclass(slots=True, eq=False)
