@@ -27,8 +27,8 @@ class Reversed(torch.autograd.Function):
     def backward(ctx, given):
         return -0.3 * given
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-C = nn.Parameter(torch.tensor([0.3, -0.2, 0.1]))
-optimizer = torch.optim.SGD([*model.parameters(), C], lr=0.05)
+learned = nn.Parameter(torch.tensor([0.3, -0.2, 0.1]))
+optimizer = torch.optim.SGD([*model.parameters(), learned], lr=0.05)
 for i, (x, t, y, m, p, s) in enumerate(zip(*(values.split(B) for values in (X, T, Y, M, P, S)))):
     out = model(x)
     loss = {loss}
@@ -99,9 +99,8 @@ BY_HAND = [
             "({losses} / torch.tensor([1.0, 2.0, 7.0])).mean()",
             "torch.dot({losses}, torch.tensor([1.0, 0.5, 0.1]))",
             "(2 - {losses}).sum(0).neg()",
-            "({losses} * C.softmax(0)).sum()",
-            "{losses} @ C.exp()",
-            "((-C).exp() * {losses} + C).sum() / 3",
+            "({losses} * learned.softmax(0)).sum()",
+            "{losses} @ learned.exp()",
         )
     ),
     "torch.cat([F.mse_loss(out, t).view(1), 0.1 * F.l1_loss(out, t).view(1)]).sum()",
@@ -128,6 +127,16 @@ def test_a_loss_that_is_not_divided_is_k_times_too_large(loss: str, rows: int, t
     assert [d.mistake.code for d in result.diagnosis] == ["GA101"], result.reason
     assert [window.grad_norm_ratio for window in result.windows] == pytest.approx([4.0, 4.0], rel=1e-5)
     assert [window.grad_rel_error for window in result.windows] == pytest.approx([3.0, 3.0], rel=1e-5)
+
+
+@pytest.mark.parametrize(("scale", "codes"), [(" / K", []), ("", ["GA101"])])
+def test_learned_weights_of_stacked_losses_come_with_a_penalty_of_their_own(
+    scale: str, codes: list[str], tmp_path: Path
+) -> None:
+    losses = "torch.stack([F.mse_loss(out, t), F.cross_entropy(out, y), out.pow(2).mean()])"
+    result = watched(f"((-learned).exp() * {losses} + learned).sum() / 3", 4, tmp_path, scale)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert (result.verdict is Verdict.EQUIVALENT) == (not codes)
 
 
 LIST_OF_SAMPLES = "sum(F.mse_loss(o, q) for o, q in zip(out, t)) / len(t)"

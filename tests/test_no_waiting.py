@@ -24,7 +24,7 @@ from gradcheck_accum.verify import observe
 
 OURS = str(Path(gradcheck_accum.__file__).parent)
 READS = ("__float__", "__bool__", "__int__", "__index__", "item", "tolist", "cpu", "numpy", "nonzero")
-PLAIN_NUMBER = "_factors"
+PLAIN_NUMBER = "factors_of"
 """Reads what a loss is divided by: a tensor that autograd makes of a plain number, on the CPU wherever the loss is."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
