@@ -141,9 +141,18 @@ def _counting(source: Any) -> tuple[Iterable[Any], bool, bool] | None:
 
 
 def _cut_alike(sources: Sequence[Any]) -> list[Any]:
-    """What is zipped with split data is split into as many pieces."""
+    """What is zipped with split data is split into as many pieces, and what is zipped with batches has as many."""
     cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
-    return [cut[0] if cut and isinstance(one, v.Chunks) and one.assumed else one for one in sources]
+    shaped = [one for one in sources if isinstance(one, v.Data) and len(one.shape) > 1]
+    found: list[Any] = []
+    for one in sources:
+        if cut and isinstance(one, v.Chunks) and one.assumed:
+            found.append(cut[0])
+        elif shaped and isinstance(one, v.Data) and len(one.shape) < 2 and not one.sizes:
+            found.append(replace(one, shape=shaped[0].shape[:2]))
+        else:
+            found.append(one)
+    return found
 
 
 def _along(run: State, data: v.Data, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool] | None:
@@ -151,10 +160,12 @@ def _along(run: State, data: v.Data, loop: syntax.For, trains: bool) -> tuple[It
 
     A loop that has another one over each of its parts goes from window to window.
     """
-    if not trains or not data.sizes:
+    sizes = data.sizes or (tuple(map(Num, data.shape)) if len(data.shape) > 1 else ())
+    if not trains or not sizes:
         return None
-    first, *rest = data.sizes
-    items = [replace(data, rows=int(rest[0].value) if rest else None, sizes=tuple(rest))]
+    first, *rest = sizes
+    part = replace(data, rows=int(rest[0].value) if rest else None, shape=data.shape[1:])
+    items = [replace(part, sizes=tuple(rest) if data.sizes else ())]
     inner = inner_training_loop(run, loop.body)
     is_pass = not run.loops.passes and run.reach.steps(loop.body)
     if inner is not None and _consumes(inner, loop):
@@ -164,7 +175,11 @@ def _along(run: State, data: v.Data, loop: syntax.For, trains: bool) -> tuple[It
         return (items * assumed_length(run, data), True, True) if is_pass and data.is_order else None
     if not run.reach.steps(loop.body):
         run.knowledge.note_window(first)
-    return items * int(first.value), True, is_pass
+    count = int(first.value)
+    if count > 4 * run.knowledge.unbounded_length() > _FEW:
+        run.recorder.assumed_turns = True
+        count = run.knowledge.enough_of(count)
+    return items * count, True, is_pass
 
 
 def _windows_along(run: State, count: Num) -> int:

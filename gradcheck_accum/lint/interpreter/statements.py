@@ -188,7 +188,8 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     guessed = not (trains or run.in_training or run.calls.yielded is not None) and is_guessed(run, source)
     run.loops.guessed += guessed
     run.loops.depth += trains
-    outer_turn = run.loops.turn
+    outer_turn, outer_body = run.loops.turn, run.loops.body
+    run.loops.body = node.body if trains else outer_body
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
     try:
@@ -214,7 +215,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn = outer_turn
+        run.loops.turn, run.loops.body = outer_turn, outer_body
         if is_pass and trains:
             run.loops.passes -= 1
         if listed is not None:
@@ -255,7 +256,8 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     if trains:
         run.recorder.epoch = None
     run.loops.depth += trains
-    outer_turn, turns = run.loops.turn, 0
+    outer_turn, outer_body, turns = run.loops.turn, run.loops.body, 0
+    run.loops.body = node.body if trains else outer_body
     guessed = False
     try:
         while True:
@@ -282,7 +284,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn = outer_turn
+        run.loops.turn, run.loops.body = outer_turn, outer_body
 
 
 def _with(run: State, node: syntax.With, scope: v.Scope) -> None:

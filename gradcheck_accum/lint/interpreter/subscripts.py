@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.interpreter.iteration import inner_training_loop
 from gradcheck_accum.lint.interpreter.objects import attribute
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
@@ -15,6 +16,7 @@ from gradcheck_accum.lint.torch_calls.data import (
     batch_at,
     batches_of,
     extent,
+    item_of_data,
     length_of,
     length_of_value,
     rows_of,
@@ -75,6 +77,10 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             if isinstance(index, v.Data):
                 rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
                 return v.Data(rows_chosen, made=index.made, varies=value.varies or chooses(index))
+            if isinstance(index, Num) and len(value.shape) > 1:
+                # A tensor of batches that a call made, counted through by hand, or one of windows.
+                counts = run.loops.depth and not run.loops.passes and inner_training_loop(run, run.loops.body) is None
+                return item_of_data(run, value, index) if counts else value.item()
             # What is at a number may be a tensor of the batch, or a row of one.
             return replace(value.changed(), counted=None, drawn=None)
         case v.Chunks() if isinstance(node.slice, syntax.Slice):

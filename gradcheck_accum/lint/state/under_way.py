@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ class Loops:
     """The turns that have run a backward."""
     last_slice: tuple[Any, ...] = ()
     """The bounds of the data that this turn took last."""
+    body: Sequence[syntax.Statement] = ()
+    """The statements of the innermost loop that makes gradients."""
 
     def begin_turn(self, trains: bool) -> None:
         """A loop begins another turn."""

@@ -78,7 +78,7 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     match left, right:
         case (v.Data() as data, Num()) | (Num(), v.Data() as data):
             # Numbers that nothing has learned from yet.
-            return count_with_number(op, left, right) or data.changed(data.rows)
+            return count_with_number(op, left, right) or replace(data.changed(data.rows), shape=data.shape)
         case v.Data(), v.Data() if (mask := joined_masks(op, left, right)) is not None:
             return mask
         case v.Data(), v.Data() if not run.in_training:

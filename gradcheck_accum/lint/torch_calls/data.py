@@ -100,12 +100,26 @@ def slice_of_data(run: State, data: Any, lower: Any, upper: Any) -> v.Data:
     bounds = [bound for bound in (lower, upper) if bound is not None]
     numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
     part = _part_of(data, lower, upper)
-    if run.loops.depth and numbers and numbers != run.loops.last_slice:
-        if not run.loops.last_slice:
-            run.draw()
-        run.loops.last_slice = numbers
+    if _is_cut_elsewhere(run, numbers):
         run.recorder.learn_rows_of_part(part.rows)
     return part
+
+
+def item_of_data(run: State, data: v.Data, place: Num) -> v.Data:
+    """One of the batches in a tensor of batches, which a loop counts through: each is another micro-batch."""
+    if _is_cut_elsewhere(run, (place.value,)):
+        run.recorder.learn_rows_of_part(data.shape[1])
+    return data.item()
+
+
+def _is_cut_elsewhere(run: State, places: tuple[Any, ...]) -> bool:
+    """Whether a loop cuts data at other places than last: then this is its data, and the turn's first cut draws it."""
+    if not run.loops.depth or not places or places == run.loops.last_slice:
+        return False
+    if not run.loops.last_slice:
+        run.draw()
+    run.loops.last_slice = places
+    return True
 
 
 def _part_of(data: Any, lower: Any, upper: Any) -> v.Data:
