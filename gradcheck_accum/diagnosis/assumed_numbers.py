@@ -17,6 +17,13 @@ def steps_in_words(account: Account, steps: int | None = None) -> str:
     return names[0] if len(names) == 1 else str(number)
 
 
+def is_length_assumed(account: Account) -> bool:
+    """Whether the length of windows is that of data whose length was assumed: no number of it is in the source."""
+    bounds = [w.step.counted_by for w in account.windows if w.step is not None]
+    is_counted = any(bound is not None and bound.steps == account.steps for bound in bounds)
+    return account.ledger.trace.assumed_length and not (is_counted or account.states_steps)
+
+
 def if_any_is_left_over(account: Account) -> str:
     """When a pass leaves a remainder, where its length was assumed; empty where the source shows the length."""
     if not account.ledger.trace.assumed_length:

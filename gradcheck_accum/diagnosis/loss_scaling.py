@@ -17,7 +17,7 @@ from gradcheck_accum.diagnosis.account import (
     scaling_framework,
     times,
 )
-from gradcheck_accum.diagnosis.assumed_numbers import steps_in_words
+from gradcheck_accum.diagnosis.assumed_numbers import is_length_assumed, steps_in_words
 from gradcheck_accum.diagnosis.mean_of_means import judge_evenness
 from gradcheck_accum.diagnosis.window_boundary import outgrowing
 from gradcheck_accum.ledger.events import Operation, Purpose, Reduction, Term, product_of
@@ -200,6 +200,19 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
             )
             return
         other = _other_divisor(account, shares)
+        if is_length_assumed(account):
+            yield diagnosis(
+                "GA101",
+                where,
+                message(
+                    "the loss is not divided by the number of micro-batches: all of them are accumulated",
+                    closes,
+                    ", and each is weighted by their number relative to the large batch",
+                ),
+                "divide the loss by the number of micro-batches in this window before backward()",
+                shares.window,
+            )
+            return
         counts = f"each is weighted {times(level)} relative to the large batch"
         if other:
             counts += f", or {times(length / other)} if the division by {other} is not part of the objective"

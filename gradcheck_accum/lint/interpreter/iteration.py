@@ -338,6 +338,9 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
     if bounds and all(isinstance(bound, Num) for bound in bounds):
         numbers = [int(bound.value) for bound in bounds]
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
+        if trains and any(v.WHOLE in bound.tags for bound in bounds):
+            # As many turns as follow from the rows of a batch that does not show them.
+            run.recorder.assumed_length = True
         # A range without a step inside is the window itself.
         is_window = not run.reach.steps(loop.body)
         if trains and is_window and len(bounds) == 1 and isinstance(bounds[0], Num):
