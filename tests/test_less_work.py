@@ -59,7 +59,7 @@ def test_scopes_are_the_functions_around() -> None:
     assert syntax.scope_of(inner) is function
 
 
-def test_the_collector_looks_as_often_as_before_once_files_are_analysed(tmp_path: Path) -> None:
+def test_the_collector_looks_as_often_as_before_once_files_are_analyzed(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("loss.backward()\noptimizer.step()\n")
     before = gc.get_threshold()
     lint_paths([str(tmp_path)])

@@ -1,4 +1,4 @@
-"""How often Python's garbage collector looks while many files are analysed.
+"""How often Python's garbage collector looks while many files are analyzed.
 
 It looks after every 700 new objects, and a syntax tree has a hundred thousand, none of them garbage: a fifth of the
 processor time of a run over the files of PyTorch was spent on that.
