@@ -133,7 +133,7 @@ def _some_batches(run: State) -> list[Any]:
 
 
 def _counting(source: Any) -> tuple[Iterable[Any], bool, bool] | None:
-    """The plan of a count without an end beside something that ends; None for anything else."""
+    """The plan of a count without an end, zipped with something that ends; None for anything else."""
     match source:
         case ("range", Num(value=int() as first), bound) if bound is v.WITHOUT_END:
             return map(Num, itertools.count(first)), False, False
