@@ -404,6 +404,9 @@ def test_graphs_that_are_held_on_and_on() -> None:
         return events
 
     assert codes(closing(4, 8, 12, 16)) == ["GA801"]
+    assert codes(closing(4, 8, 12, 4, 8, 12)) == ["GA801"]
+    # Several variables hold one each, some from a later turn on (a critic's loss, and a generator's): no more follow.
+    assert codes(closing(1, 2, 3, 3, 2, 3)) == []
     assert codes(closing(4, 4, 4, 4)) == []
     assert codes(closing(1, 2, 1, 2, 1, 2)) == []
 

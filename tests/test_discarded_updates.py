@@ -336,6 +336,45 @@ def test_a_window_that_is_cleared_by_hand_is_rejected_the_last_one_too(bad: int,
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
 
 
+RESET = """
+import torch
+K = 3
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(56, 4), torch.randint(0, 2, (56,))
+x[17] = {bad}
+filled = 0
+for xs, ys in zip(x.split(4), y.split(4)):
+    loss = torch.nn.functional.cross_entropy(model(xs), ys)
+    if not torch.isfinite(loss):
+        filled = 0
+        {clear}
+        continue
+    (loss / K).backward()
+    filled += 1
+    if filled == K:
+        optimizer.step()
+        optimizer.zero_grad()
+        filled = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "clear", "verdict"),
+    [
+        ('float("inf")', "optimizer.zero_grad()", "equivalent"),
+        # The window after it holds one micro-batch too many.
+        ('float("inf")', "pass", "deviates"),
+        # Two are left over at the end.
+        ("0.0", "pass", "deviates"),
+    ],
+)
+def test_a_window_that_is_begun_again_in_its_own_loop_has_lost_nothing(
+    bad: str, clear: str, verdict: str, tmp_path: Path
+) -> None:
+    assert watch_source(RESET.format(bad=bad, clear=clear), tmp_path).verdict.value == verdict
+
+
 REFUSED_AT_THE_END = """
 import torch
 K = 4

@@ -223,3 +223,33 @@ def test_a_class_that_sums_may_give_a_sum_elsewhere(division: str) -> None:
 
 def test_a_class_that_averages_is_divided_again_by_a_count() -> None:
     assert "GA101" not in of_its_own(" / batch.tokens", reduction="mean")
+
+
+OF_OUTPUTS = """\
+def train(model, loader, optimizer, K=4):
+    for i, batch in enumerate(loader):
+        outputs = model(**batch)
+        {put}
+        {loss}.backward()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("loss", ["outputs.loss", 'outputs["loss"]'])
+@pytest.mark.parametrize(
+    ("put", "codes"),
+    [
+        ("{loss} = {loss} / K", ["GA103"]),
+        ("{loss} = {loss}.div(K)", ["GA103"]),
+        ("{loss} /= K", ["GA103"]),
+        ("{loss} = {loss}.mean()", ["GA101"]),
+        ("{loss} = {loss} / K / K", ["GA102"]),
+        ("other = {loss} / K", ["GA101"]),
+    ],
+)
+def test_a_loss_that_is_put_back_into_the_outputs_it_came_of(loss: str, put: str, codes: list[str]) -> None:
+    source = OF_OUTPUTS.format(loss=loss, put=put.format(loss=loss))
+    assert set(codes) <= set(codes_in(source, "GA10"))
+    assert "GA101" in codes or "GA101" not in codes_in(source)

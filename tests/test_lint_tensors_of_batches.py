@@ -89,3 +89,23 @@ for i in range(12):
         opt.zero_grad()
 """
     assert codes_in(HEAD + source) == []
+
+
+CUT_TWICE = """\
+xs, ys = torch.randn(B * {count}, 5), torch.randn(B * {count}, 1)
+for i in range(len(xs) // B):
+    x, y = xs[i * B:][:B], ys[i * B:][:B]
+    (nn.functional.mse_loss(net(x), y) / {divisor}).backward()
+    if (i + 1) % K == 0:
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("count", "divisor", "codes"), [(20, "K", []), (20, "1", ["GA101"]), (21, "K", ["GA301"])])
+def test_rows_that_are_cut_twice_are_as_many_as_the_second_cut_leaves(
+    count: int, divisor: str, codes: list[str]
+) -> None:
+    assert (
+        codes_in(HEAD.replace("K, B = 4, 6", "K, B = 5, 5") + CUT_TWICE.format(count=count, divisor=divisor)) == codes
+    )

@@ -49,13 +49,16 @@ def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
 
 
 def _grows(held: list[GraphsHeld]) -> bool:
-    """Whether more graphs were held at every one of several steps in a row."""
+    """Whether more graphs were held at every one of several steps in a row, until they were let go or the run ended.
+
+    What the loop's variables hold grows too, until each of them holds one.
+    """
     growing = 1
     for earlier, later in pairwise(held):
-        growing = growing + 1 if later.count > earlier.count else 1
-        if growing >= _STEPS_OF_GROWTH:
+        if later.count < earlier.count and growing >= _STEPS_OF_GROWTH:
             return True
-    return False
+        growing = growing + 1 if later.count > earlier.count else 1
+    return growing >= _STEPS_OF_GROWTH
 
 
 def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:

@@ -7,7 +7,8 @@ Discarding an update on purpose is no mistake. Three cases look alike, and only 
   micro-batch that was loaded or counted, and never ran because the window was rejected for it, belongs to the window.
 - A window was *restarted* (an error was handled): what was cleared is less than a window, but the step still waited for
   a whole one, of the very same data or of the same pass. What was cleared is counted nowhere. That the pass is the same
-  also shows where the source's counter, which decides on steps, went on counting over both.
+  also shows where the source's counter, which decides on steps, went on counting over both, or where the clearing is in
+  the very loop that counts. (Of a remainder that is cleared there, the last one is not followed by a whole window.)
 - Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts although they
   are gone. So is what is cleared at the end of every pass, since a decision of the script depends on the data and not
   on the position in the loop; except where a micro-batch was counted and never ran, because the clearing was then a
@@ -219,7 +220,9 @@ def _is_restarted(block: Sequence[Entry], window: Window, steps: int, counted: M
     batches, again = ({entry.backward.batch for entry in own} for own in (block, live))
     passes = {entry.epoch for entry in (*block, *live)}
     in_one_pass = len(passes) == 1 if None not in passes else counted.get(window.step, 0) >= window.micro_batches
-    return in_one_pass or (None not in batches and batches <= again)
+    cause = block[-1].wiped_by
+    is_in_the_loop = cause is not None and window.optimizer in cause.within
+    return in_one_pass or is_in_the_loop or (None not in batches and batches <= again)
 
 
 def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:

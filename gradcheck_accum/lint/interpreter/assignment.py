@@ -71,6 +71,8 @@ def _assign_to_unknown(run: State, holder: Any, name: str, value: Any) -> None:
     """``state.step = 0`` or ``state["step"] = 0``, where nothing else is known of what ``state`` holds."""
     if isinstance(holder, Symbol) and holder.name:
         run.assigned[holder.member(name).name] = value
+    elif isinstance(holder, v.Tensor) and holder.parts:
+        run.replaced[holder.parts[0].flow, name] = value
 
 
 def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:

@@ -140,6 +140,8 @@ def attribute(run: State, value: Any, name: str) -> Any:
                 return UNKNOWN
             if name == "data":
                 return value.detached()
+            if value.parts and (value.parts[0].flow, name) in run.replaced:
+                return run.replaced[value.parts[0].flow, name]
             if any(part.name == f".{name}" and part.factors for part in value.parts):
                 return value  # `outputs.loss /= K` has left the loss where its output was
             parts = tuple(

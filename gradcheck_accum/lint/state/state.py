@@ -6,7 +6,7 @@ expression: here they are declared, so that what a statement or a call means can
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from gradcheck_accum.ledger.location import Location
@@ -63,6 +63,8 @@ class State:
         """The loops over parameters that are under way, innermost last."""
         self.assigned: dict[str, Any] = {}
         """What was assigned to attributes and items of objects that nothing else is known of, by dotted name."""
+        self.replaced: dict[tuple[Hashable, str], Any] = {}
+        """What was assigned to attributes and items of what models returned, by the flow of that and by name."""
         self.collected: dict[int, tuple[list[Any], Location]] = {}
         """The lists that losses are collected in, by identity, with the place that does."""
         self.no_graphs = 0

@@ -100,7 +100,10 @@ def slice_of_data(run: State, data: Any, lower: Any, upper: Any) -> v.Data:
     bounds = [bound for bound in (lower, upper) if bound is not None]
     numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
     part = _part_of(data, lower, upper)
-    if _is_cut_elsewhere(run, numbers):
+    if isinstance(data, v.Data) and data.is_part and run.loops.last_slice:
+        # What this turn has cut already is cut to its size: x[i * rows:][:rows].
+        run.recorder.learn_rows_of_part(part.rows)
+    elif _is_cut_elsewhere(run, numbers):
         run.recorder.learn_rows_of_part(part.rows)
     return part
 
