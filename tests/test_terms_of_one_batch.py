@@ -180,3 +180,39 @@ for window in range(2):
     assert [d.mistake.code for d in result.diagnosis] == ["GA101"]
     assert [window.micro_batches for window in result.windows] == [3, 3]
     assert result.windows[0].grad_rel_error == pytest.approx(2.0, rel=0.02)
+
+
+ONE_OF_EACH = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(1)
+model = torch.nn.Linear(6, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loaders = [
+    DataLoader(TensorDataset(torch.randn(30, 6), torch.randint(0, 4, (30,))), batch_size=5) for _ in range(2)
+]
+K = {k}
+for batches in zip(*loaders):
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        (loss{scale}).backward()
+    {boundary}
+"""
+STEP = "optimizer.step(); optimizer.zero_grad()"
+
+
+@pytest.mark.parametrize(
+    ("k", "scale", "boundary", "verdict"),
+    [
+        # A window of a batch of each domain, divided by their number; or the sum over two tasks.
+        (2, " / K", STEP, "equivalent"),
+        (2, "", STEP, "equivalent"),
+        # Three turns make a window: what divides by another K than the number of the loaders divides too little.
+        (3, " / K", STEP, "deviates"),
+    ],
+)
+def test_a_window_of_one_batch_of_each_loader_may_be_divided_by_their_number(
+    k: int, scale: str, boundary: str, verdict: str, tmp_path: Path
+) -> None:
+    result = watch_source(ONE_OF_EACH.format(k=k, scale=scale, boundary=boundary), tmp_path)
+    assert result.verdict.value == verdict
