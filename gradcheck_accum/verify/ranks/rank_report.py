@@ -84,6 +84,7 @@ _REPORTS = Portable(
         events.DataGradientRead,
         events.Factor,
         events.GraphsHeld,
+        events.Listed,
         events.LossShown,
         events.ShownLoss,
         events.Opaque,
