@@ -25,6 +25,7 @@ from gradcheck_accum.comparing.messages import Order, Over, receive, send
 from gradcheck_accum.comparing.rows import Rows
 from gradcheck_accum.comparing.state import State
 from gradcheck_accum.engine.tensors_as_data import OF_OPTIMIZERS
+from gradcheck_accum.ledger import events
 from gradcheck_accum.ledger.events import Event
 from gradcheck_accum.ledger.windows import Fate
 from gradcheck_accum.portable import NotPortable, Portable
@@ -295,6 +296,11 @@ def test_every_event_can_be_told() -> None:
     for kind in kinds:
         kinds += kind.__subclasses__()
     assert {kind.__name__ for kind in kinds[1:]} <= set(rank_report._REPORTS._classes)
+
+
+def test_so_can_what_events_consist_of() -> None:
+    own = {kind for kind in vars(events).values() if isinstance(kind, type) and kind.__module__ == events.__name__}
+    assert {kind.__name__ for kind in own - {Event}} <= set(rank_report._REPORTS._classes)
 
 
 def test_an_account_is_what_the_rank_saw() -> None:
