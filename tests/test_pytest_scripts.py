@@ -296,7 +296,7 @@ def test_fixture_after_it(accum_check):
 """
     )
     result = pytester.runpytest_subprocess("--strict-markers")
-    result.assert_outcomes(passed=5, failed=4, skipped=1)
+    result.assert_outcomes(passed=6, failed=3, skipped=1)
     result.stdout.fnmatch_lines(
         [
             "test_wrong: deviates: *",
