@@ -199,7 +199,6 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
                 shares.window,
             )
             return
-        other = _other_divisor(account, shares)
         if is_length_assumed(account):
             yield diagnosis(
                 "GA101",
@@ -214,6 +213,7 @@ def _judge_level(account: Account, shares: Shares, where: Location) -> Iterator[
             )
             return
         counts = f"each is weighted {times(level)} relative to the large batch"
+        other = _other_divisor(account, shares)
         if other:
             counts += f", or {times(length / other)} if the division by {other} is not part of the objective"
         yield diagnosis(

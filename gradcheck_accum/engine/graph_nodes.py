@@ -81,8 +81,7 @@ def factors_of(node: Any, name: str) -> tuple[Factor, ...] | None:
     for number, origins, inverted in parts:
         value = rest if number is None else next(found)
         operation = Operation.DIVIDE if divides != inverted else Operation.MULTIPLY
-        effect = (1 / value if value else None) if divides else value
-        factors.append(Factor(effect, operation, where=where, origins=origins))
+        factors.append(Factor(effect_of(value, divides), operation, where=where, origins=origins))
     return tuple(factors)
 
 
@@ -94,3 +93,16 @@ def shape_of(node: Any, place: int) -> tuple[int, ...]:
 def sizes_of(node: Any) -> tuple[int, ...]:
     """The sizes of what a node reduced, as far as it has saved them."""
     return tuple(int(size) for size in getattr(node, "_saved_self_sym_sizes", ()) or ())
+
+
+def effect_of(number: float, divides: bool) -> float | None:
+    """What a multiplication or division by a number multiplies by; None for a division by 0."""
+    if not divides:
+        return number
+    return 1 / number if number else None
+
+
+def signs_of(node: Any, name: str) -> tuple[float, float]:
+    """What an addition or subtraction multiplies its two operands by."""
+    alpha = float(getattr(node, "_saved_alpha", 1) or 1)
+    return 1.0, -alpha if name.startswith("Sub") else alpha

@@ -18,6 +18,7 @@ from gradcheck_accum.engine.graph_nodes import (
     only_edge,
     only_input,
     shape_of,
+    signs_of,
     sizes_of,
 )
 from gradcheck_accum.engine.losses_in_vectors import losses_below
@@ -213,11 +214,9 @@ class _Walk:
 
 
 def _summands(node: Any, name: str, outer: tuple[Factor, ...]) -> list[Way]:
-    alpha = float(getattr(node, "_saved_alpha", 1) or 1)
-    factors = [1.0, -alpha if name.startswith("Sub") else alpha]
     return [
         (inner, place, outer if factor == 1.0 else (Factor(factor), *outer))
-        for (inner, place), factor in zip(node.next_functions, factors, strict=False)
+        for (inner, place), factor in zip(node.next_functions, signs_of(node, name), strict=False)
     ]
 
 

@@ -7,12 +7,20 @@ is multiplied by are coefficients, one for each loss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.graph_nodes import LOSSES, PASSED_ON, Way, factors_of, only_edge, shape_of
+from gradcheck_accum.engine.graph_nodes import (
+    LOSSES,
+    PASSED_ON,
+    Way,
+    effect_of,
+    factors_of,
+    only_edge,
+    shape_of,
+    signs_of,
+)
 from gradcheck_accum.ledger.events import Factor, Operation, Purpose
 
 _SCALARS = ("Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Mean", "Sum", "Dot", "Exp", "Log", "Pow")
@@ -107,25 +115,15 @@ def _coefficients(node: Any, name: str, count: int) -> list[tuple[Factor, ...]] 
     if other.numel() != count:
         return None
     operation = Operation.DIVIDE if divides else Operation.MULTIPLY
-    return [(Factor(_effect(value, divides), operation),) for value in _numbers(other)]
-
-
-def _numbers(vector: torch.Tensor) -> Sequence[float]:
-    numbers: list[float] = vector.detach().reshape(-1).tolist()
-    return numbers
-
-
-def _effect(value: float, divides: bool) -> float | None:
-    return value if not divides else 1 / value if value else None
+    values: list[float] = other.detach().reshape(-1).tolist()
+    return [(Factor(effect_of(value, divides), operation),) for value in values]
 
 
 def _added(node: Any, name: str, depth: int) -> list[Way] | None:
     """The losses of a sum of vectors: of those that hold none, each is a term as a whole."""
-    alpha = float(getattr(node, "_saved_alpha", 1) or 1)
-    signs = [1.0, -alpha if name.startswith("Sub") else alpha]
     found: list[Way] = []
     holds_losses = False
-    for (inner, at), factor in zip(node.next_functions, signs, strict=False):
+    for (inner, at), factor in zip(node.next_functions, signs_of(node, name), strict=False):
         if inner is None:
             continue
         losses = _elements(inner, at, depth - 1) if len(shape_of(inner, at)) == 1 else None

@@ -326,11 +326,7 @@ class Tape(TorchFunctionMode):
         if self._inside is not None and not isinstance(module, Checkpointed):
             self._inside.append(module)
         if self._depth or self.pauses or not torch.is_grad_enabled():
-            self._depth += 1
-            try:
-                result = call(*args, **kwargs)
-            finally:
-                self._depth -= 1
+            result = self._as_one(call, args, kwargs)
             if not self._depth and not self.pauses:
                 self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
             return result
@@ -342,12 +338,8 @@ class Tape(TorchFunctionMode):
             tensors = list(tensors_in(given))
             versions = versions_of(tensors)
             self._numbers = {memory for t in tensors if (memory := memory_of_numbers(t)) is not None}
-        self._depth += 1
         self._looks_up_rows = False
-        try:
-            result = call(*args, **kwargs)
-        finally:
-            self._depth -= 1
+        result = self._as_one(call, args, kwargs)
         with torch._C.DisableTorchFunction():
             written = written_among(tensors, versions)
             # Weights that are leaves themselves are not computed from those that an optimizer updates.
@@ -361,6 +353,14 @@ class Tape(TorchFunctionMode):
                 self.on_call("__call__", given, result)
         return result
 
+    def _as_one(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run what is recorded as one call: no call that it makes itself is."""
+        self._depth += 1
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._depth -= 1
+
     def call_function(self, function: type[Function], call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an autograd function of the loop's own, and record it as one call."""
         if self._depth or self.pauses or not torch.is_grad_enabled():
@@ -369,11 +369,7 @@ class Tape(TorchFunctionMode):
             state = random_state()
             given = list(tensors_in((args, kwargs)))
             versions = versions_of(given)
-        self._depth += 1
-        try:
-            result = call(*args, **kwargs)
-        finally:
-            self._depth -= 1
+        result = self._as_one(call, args, kwargs)
         with torch._C.DisableTorchFunction():
             written = written_among(given, versions)
             self._record(Applied(function), args, kwargs, result, state, written=written)
