@@ -441,6 +441,24 @@ def test_gradients_that_are_cleared_after_a_clip_are_cleared_whoever_clears_them
     assert all((w.tolerance or 0.0) < 1e-5 for w in result.windows)
 
 
+@pytest.mark.parametrize(("limit", "found"), [(float("inf"), []), (1e-3, ["GA401"])])
+def test_measuring_a_norm_is_no_clip(limit: float, found: list[str]) -> None:
+    loader, model = data(24, 3), nn.Linear(3, 3)
+
+    def loop() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, (x, y) in enumerate(loader):
+            (cross_entropy(model(x), y) / 4).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), limit)
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result = watched(loop)
+    assert codes(result) == found
+    assert (result.verdict is Verdict.EQUIVALENT) == (not found)
+
+
 def test_gradients_that_are_changed_by_hand_after_a_clip_are_not_compared() -> None:
     loader, model = data(30, 5), nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

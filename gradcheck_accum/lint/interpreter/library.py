@@ -143,6 +143,12 @@ def _convert(function: Callable[[Any], Any]) -> Callable[[State, list[Any], dict
     return apply
 
 
+def _float(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if args and isinstance(args[0], str) and args[0].lower().lstrip("+") in ("inf", "infinity"):
+        return v.INFINITE
+    return _convert(lambda value: value)(run, args, kwargs)
+
+
 def _sum(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else None
     if isinstance(items, (list, tuple)) and items:
@@ -418,7 +424,7 @@ BUILTINS: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "abs": _number(abs),
     "round": _convert(round),
     "int": _convert(int),
-    "float": _convert(lambda value: value),
+    "float": _float,
     "getattr": _getattr,
     "print": _ignored,
     "isinstance": _isinstance,

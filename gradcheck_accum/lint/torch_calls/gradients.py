@@ -227,6 +227,10 @@ def _clip_method(run: State, node: syntax.Call, base: Any, args: list[Any], kwar
 
 def clip(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> None:
     parameters = args[0] if args else kwargs.get("parameters")
+    limit = kwargs.get("max_norm", args[1] if len(args) > 1 else None)
+    if v.is_infinite(limit):
+        # The norm is only measured.
+        return
     if isinstance(parameters, v.Engine):
         run.recorder.opaque(node, "a clip of gradients that an engine keeps")
         return

@@ -6,6 +6,7 @@ Everything here only calls an observer before or after the original; nothing tha
 from __future__ import annotations
 
 import functools
+import math
 import multiprocessing.process
 import os
 import subprocess
@@ -263,6 +264,9 @@ def _patch_clips(observer: Observer, stack: ExitStack) -> None:
     @functools.wraps(by_norm)
     def clip_norm(parameters: Any, max_norm: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
         parameters = _listed(parameters)
+        if max_norm == math.inf:
+            # The norm is only measured: no gradient is beyond such a limit.
+            return by_norm(parameters, max_norm, norm_type, *args, **kwargs)
         observer.tell(observer.changes.before_clip, parameters)
         result = by_norm(parameters, max_norm, norm_type, *args, **kwargs)
         observer.tell(observer.changes.after_clip, parameters, "norm", float(max_norm), float(norm_type), result)

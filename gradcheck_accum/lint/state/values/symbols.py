@@ -50,6 +50,9 @@ UNKNOWN = Symbol()
 WITHOUT_END = Symbol()
 """The end of a count that has none, to be compared by identity."""
 
+INFINITE = Symbol()
+"""A number that no other reaches, to be compared by identity."""
+
 
 @dataclass(frozen=True, slots=True)
 class Word(Symbol):
@@ -160,6 +163,11 @@ class Reference:
     def tail(self) -> str:
         """The last part of the dotted path."""
         return self.path.rpartition(".")[2]
+
+
+def is_infinite(value: Any) -> bool:
+    """Whether a value is infinity, as ``float("inf")`` or as a library's constant."""
+    return value is INFINITE or (isinstance(value, Reference) and value.tail in ("inf", "Inf", "infty"))
 
 
 def as_setting(value: Any) -> Any:
