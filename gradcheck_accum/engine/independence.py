@@ -30,15 +30,18 @@ from torch import nn
 from gradcheck_accum.engine.joining import LAYOUTS, are_offsets
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension, may_write_its_size
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
-from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, coefficient
+from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
 from gradcheck_accum.engine.samples import Samples, by_row, by_sample, data_in, inputs_of, own_leaves
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
 from gradcheck_accum.ledger.events import Reduction
 
 MOST_SPLITS = 4
 """How many ways a micro-batch's samples are split in two: enough to separate any two of sixteen."""
+
+TASK, SAMPLE = "task", "sample"
 
 ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
@@ -51,6 +54,7 @@ ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
+EQUAL_TARGETS = "each of its micro-batches may be one sample, but their targets are equal, as a constant would be"
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
@@ -62,15 +66,15 @@ class Proof:
     """Whether a micro-batch's samples were shown to be ``coupled`` (True), independent (False), or neither (None).
 
     ``distance`` is the largest deviation from 0, relative to the gradient's norm, and ``allowed`` the part of it that
-    rounding explains. ``reason`` says why nothing was shown. ``by_task`` says that no test was needed: a micro-batch is
-    a task, and its samples are not units of the mean over tasks.
+    rounding explains. ``reason`` says why nothing was shown. ``unit`` is what each micro-batch is one of, so that no
+    test was needed: a task, whose samples are not units of the mean over tasks, or a sample.
     """
 
     coupled: bool | None
     distance: float = 0.0
     allowed: float = 0.0
     reason: str = ""
-    by_task: bool = False
+    unit: str = ""
 
 
 def summed(asked: Sequence[Proof]) -> Proof:
@@ -113,21 +117,30 @@ class Prover:
     def prove(self, program: Program, others: Sequence[Program]) -> Proof:
         """What can be shown about one micro-batch, given the ``others`` of its window."""
         if program.learns:
-            return Proof(False, by_task=True)
+            return Proof(False, unit=TASK)
         if all(isinstance(leaf, nn.Parameter) for leaf in program.leaves):
             # The loss depends on weights alone: there are no samples.
             return Proof(False)
         try:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
+            is_one = has_one_target(program, others, base.reading.terms)
+            has_parts = is_one is not False and is_without_samples_dimension([program, *others])
+            if is_one and has_parts:
+                return Proof(False, unit=SAMPLE)
             found = self._of_samples(program, data_in(program, others), own, base)
             found = found if found.coupled is not None else self._of_twins(program, own, found)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
+            if found.coupled and has_parts:
+                return Proof(None, reason=EQUAL_TARGETS)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
-            # Data that was normalized over the batch was only tested as it came out of that.
-            return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
+            if not found.coupled and _is_normalised(program, others):
+                # Data that was normalized over the batch was only tested as it came out of that.
+                return Proof(None, reason=PREPARED)
+            is_alone = found.coupled is None and is_one and not may_write_its_size(program)
+            return Proof(False, unit=SAMPLE) if is_alone and self._is_refused(program, own) else found
         except CannotReplay as error:
             return Proof(None, reason=str(error))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -297,6 +310,24 @@ class Prover:
         known = found and before.reason == ONE_SAMPLE and not program.by_position
         return found[0] if known else Proof(None, reason=problem)
 
+    def _is_refused(self, program: Program, own: Sequence[int]) -> bool:
+        """Whether the script's code accepts no batch of several samples, in any layout."""
+        twin = _rolled(program, own)
+        if twin is None:
+            return False
+        # Which random numbers are drawn does not matter here.
+        pair = [_without_draws(one) for one in (_with_own(program, own), twin)]
+        refused = False
+        for layout in LAYOUTS:
+            try:
+                self.engine.large_batch(pair, self.parameters, layout)
+                return False
+            except Refused:
+                refused = True
+            except CannotReplay:
+                continue
+        return refused
+
     def _together(self, own: Sequence[Pass], together: Pass) -> Proof:
         shares = [_share(one.reading, together.reading) for one in own]
         weighted = [*zip(own, shares, strict=True)]
@@ -404,6 +435,10 @@ def _with_own(program: Program, data: Sequence[int]) -> Program:
         for i, leaf in enumerate(program.leaves)
     ]
     return replace(program, leaves=leaves, versions=[leaf._version for leaf in leaves])
+
+
+def _without_draws(program: Program) -> Program:
+    return replace(program, rng_states=[None] * len(program.rng_states))
 
 
 def _is_mask(leaf: torch.Tensor) -> bool:

@@ -30,6 +30,10 @@ class CannotReplay(Exception):
     """The recorded calls cannot be replayed as required; the message says why."""
 
 
+class Refused(CannotReplay):
+    """The script's own code does not accept the data as one batch."""
+
+
 class DoesNotFit(CannotReplay):
     """There is not enough memory; ``chunk`` is the estimated number of micro-batches that fit."""
 
@@ -138,7 +142,7 @@ class ReferenceEngine:
             except Exception as error:
                 # The script's own code runs here, on a batch of another size: any error means that it cannot be
                 # replayed.
-                raise CannotReplay(_in_our_words(error)) from error
+                raise Refused(_in_our_words(error)) from error
         found = dict(zip((id(p) for p in wanted), grads, strict=True))
         return Pass([_dense(found.get(id(p)), p) for p in parameters], reading)
 
