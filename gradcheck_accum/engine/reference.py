@@ -12,7 +12,7 @@ from torch import nn
 
 from gradcheck_accum.engine.checkpoints import Checkpointed, instead_of_checkpoints, run_as_they_are
 from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks, without_warnings
-from gradcheck_accum.engine.joining import Layout, join, rows_of
+from gradcheck_accum.engine.joining import Layout, join, rows_of, with_all_rows
 from gradcheck_accum.engine.loss_graph import LossReading, read_losses
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
@@ -71,7 +71,8 @@ class ReferenceEngine:
         """
         layout = layout or Layout()
         self._check(programs)
-        if any(program.constants != programs[0].constants for program in programs):
+        first = self._with_sizes(programs, layout) if layout.sizes else programs[0]
+        if not layout.sizes and any(program.constants != first.constants for program in programs):
             raise CannotReplay("a number or string that the loss is computed with differs between micro-batches")
         draws = None
         if any(program.random for program in programs):
@@ -87,14 +88,14 @@ class ReferenceEngine:
         except RuntimeError as error:
             raise CannotReplay(_in_our_words(error)) from None
         if draws is None:
-            return self._pass(programs[0], leaves, parameters)
+            return self._pass(first, leaves, parameters)
         mode = draws
 
         def around(step: int) -> AbstractContextManager[None]:
             states = [program.rng_states[step] for program in programs]
             return mode.starting([s for s in states if s is not None] if all(states) else None)
 
-        return self._pass(programs[0], leaves, parameters, around, mode)
+        return self._pass(first, leaves, parameters, around, mode)
 
     def one_by_one(self, program: Program, parameters: Sequence[torch.Tensor]) -> Pass:
         """One micro-batch's pass, with the random numbers that the loop drew. Raises CannotReplay."""
@@ -107,6 +108,16 @@ class ReferenceEngine:
             return nullcontext()
 
         return self._pass(program, program.leaves, parameters, around)
+
+    @staticmethod
+    def _with_sizes(programs: Sequence[Program], layout: Layout) -> Program:
+        rows = rows_of(programs, layout)
+        if rows is None or not all(programs[0].same_shape(other) for other in programs[1:]):
+            raise CannotReplay("the micro-batches' rows cannot be identified")
+        try:
+            return with_all_rows(programs, rows)
+        except ValueError as error:
+            raise CannotReplay(str(error)) from None
 
     @staticmethod
     def _check(programs: Sequence[Program]) -> None:
