@@ -34,7 +34,7 @@ from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
-from gradcheck_accum.engine.samples import Samples, by_row, by_sample, data_in, inputs_of, own_leaves
+from gradcheck_accum.engine.samples import Samples, by_item, by_row, by_sample, data_in, inputs_of, own_leaves
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
 from gradcheck_accum.ledger.events import Reduction
 
@@ -128,7 +128,9 @@ class Prover:
             has_parts = is_one is not False and is_without_samples_dimension([program, *others])
             if is_one and has_parts:
                 return Proof(False, unit=SAMPLE)
-            found = self._of_samples(program, data_in(program, others), own, base)
+            found = self._of_items(program, others, base) or self._of_samples(
+                program, data_in(program, others), own, base
+            )
             found = found if found.coupled is not None else self._of_twins(program, own, found)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
@@ -147,6 +149,11 @@ class Prover:
             return Proof(None, reason=ROWLESS if _holds_rowless(program) else _own_failure(error))
 
     # Replacing samples
+
+    def _of_items(self, program: Program, others: Sequence[Program], base: Pass) -> Proof | None:
+        """What is shown of lists whose items are independent; None if none are, as they may be parts of one sample."""
+        proofs = (self._of_groups(samples, base) for samples in by_item(program, others))
+        return next((proof for proof in proofs if proof.coupled is False), None)
 
     def _of_samples(self, program: Program, data: Sequence[int], own: Sequence[int], base: Pass) -> Proof:
         """Tests samples at their possible places in the leaves: independent if they are at any of these."""

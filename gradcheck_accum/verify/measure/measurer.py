@@ -28,6 +28,7 @@ from gradcheck_accum.engine.reference import (
     ReferenceEngine,
     coefficient,
 )
+from gradcheck_accum.engine.samples import holds_lists
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
 from gradcheck_accum.ledger.events import Backward
@@ -315,6 +316,8 @@ class Measurer:
             raise CannotReplay("its model looks up rows by index, and indices refer to different rows in a large batch")
         if first is not None and self._are_single_samples(programs, parameters):
             raise CannotReplay("joined, the rows of samples of which each has one target are no large batch")
+        if first is not None and any(map(holds_lists, programs)):
+            raise CannotReplay("its model is given a list of samples, and those of a large batch are a longer list")
         if first is not None and any(program.by_position for program in programs):
             raise CannotReplay("the loop splits its batches by the positions of their samples")
         if first is None:
