@@ -59,12 +59,7 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     prepared from its own rows are prepared again, from all rows. Raises ValueError if they cannot be joined.
     """
     first = programs[0]
-    if not all(first.same_shape(other) for other in programs[1:]):
-        raise ValueError("the micro-batches were computed by different calls")
-    if first.holds_packed:
-        raise ValueError("packed sequences are not concatenated")
-    if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
-        raise ValueError("sparse or nested data is not concatenated")
+    _check_alike(programs)
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
     if not layout.counts_on and not any(_all_count_rows(own, layout, rows) for own in each):
@@ -81,6 +76,15 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
         else _joined(own, layout, rows)
         for leaf, own in enumerate(each)
     ]
+
+
+def _check_alike(programs: Sequence[Program]) -> None:
+    if not all(programs[0].same_shape(other) for other in programs[1:]):
+        raise ValueError("the micro-batches were computed by different calls")
+    if programs[0].holds_packed:
+        raise ValueError("packed sequences are not concatenated")
+    if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
+        raise ValueError("sparse or nested data is not concatenated")
 
 
 def _prepared_again(
@@ -213,12 +217,17 @@ def _rows_beside_states(own: Sequence[Sequence[torch.Tensor]]) -> list[int] | No
     return None
 
 
-def with_all_rows(programs: Sequence[Program], rows: Sequence[int]) -> Program:
-    """The first program, with the sizes that its calls would have been given for the ``rows`` of all.
+def with_all_rows(programs: Sequence[Program], layout: Layout) -> Program:
+    """The first program, with the sizes that its calls would have been given for the rows of all.
 
     Raises ValueError if no size follows the rows, or if another number differs between micro-batches.
     """
-    first, total = programs[0], sum(rows)
+    first = programs[0]
+    _check_alike(programs)
+    rows = rows_of(programs, layout)
+    if rows is None:
+        raise ValueError("the micro-batches' rows cannot be identified")
+    total = sum(rows)
     steps, followed = list(first.steps), 0
     for index, (function, args, kwargs, autocast) in enumerate(first.steps):
         sizes = [_first_size(program.steps[index]) for program in programs]

@@ -71,8 +71,13 @@ class ReferenceEngine:
         """
         layout = layout or Layout()
         self._check(programs)
-        first = self._with_sizes(programs, layout) if layout.sizes else programs[0]
-        if not layout.sizes and any(program.constants != first.constants for program in programs):
+        first = programs[0]
+        if layout.sizes:
+            try:
+                first = with_all_rows(programs, layout)
+            except ValueError as error:
+                raise CannotReplay(str(error)) from None
+        elif any(program.constants != first.constants for program in programs):
             raise CannotReplay("a number or string that the loss is computed with differs between micro-batches")
         draws = None
         if any(program.random for program in programs):
@@ -108,16 +113,6 @@ class ReferenceEngine:
             return nullcontext()
 
         return self._pass(program, program.leaves, parameters, around)
-
-    @staticmethod
-    def _with_sizes(programs: Sequence[Program], layout: Layout) -> Program:
-        rows = rows_of(programs, layout)
-        if rows is None or not all(programs[0].same_shape(other) for other in programs[1:]):
-            raise CannotReplay("the micro-batches' rows cannot be identified")
-        try:
-            return with_all_rows(programs, rows)
-        except ValueError as error:
-            raise CannotReplay(str(error)) from None
 
     @staticmethod
     def _check(programs: Sequence[Program]) -> None:
