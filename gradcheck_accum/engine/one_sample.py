@@ -24,7 +24,7 @@ from gradcheck_accum.ledger.events import Reduction, Term
 def has_one_target(program: Program, others: Sequence[Program], terms: Sequence[Term]) -> bool | None:
     """Whether a micro-batch is one sample, given the ``others`` of its window and the ``terms`` of its loss.
 
-    None where all targets of the window are equal, by chance or because they are one constant that every micro-batch makes.
+    None where all targets of the window are equal, by chance or because every micro-batch makes the same constant.
     """
     of_data = [term for term in terms if term.reduction is not Reduction.NONE]
     if not of_data or any(term.rows != 1 or term.units is None for term in of_data):
