@@ -36,6 +36,7 @@ from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
 from gradcheck_accum.engine.samples import Samples, by_item, by_row, by_sample, data_in, inputs_of, own_leaves
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
+from gradcheck_accum.engine.twins import is_float, rolled, with_own, without_draws
 from gradcheck_accum.ledger.events import Reduction
 
 MOST_SPLITS = 4
@@ -172,26 +173,26 @@ class Prover:
         proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
         if proofs[0].coupled:
             proofs = [self._of_neighbours(samples, base, proofs[0])]
-        for leaf in sorted({*data} - held, key=lambda i: not _is_float(leaves[i])):
+        for leaf in sorted({*data} - held, key=lambda i: not is_float(leaves[i])):
             # Integers next to data may be indices into it, which cannot be replaced by other integers.
             known = any(proof.coupled is not None for proof in proofs)
-            seen = any(leaves[i].dim() > 1 for i in data if i in held or _is_float(leaves[i]))
+            seen = any(leaves[i].dim() > 1 for i in data if i in held or is_float(leaves[i]))
             rows = by_row(samples.program, leaf)
-            if rows is not None and (_is_float(leaves[leaf]) or not (known and seen)):
+            if rows is not None and (is_float(leaves[leaf]) or not (known and seen)):
                 proofs.append(self._of_rows(rows, base, whole=False))
         return summed(proofs)
 
     def _of_neighbours(self, samples: Samples, base: Pass, coupled: Proof) -> Proof:
         """Tests again samples of which some are coupled: each may turn out to be part of a sample."""
         leaves, first = samples.program.leaves, samples.leaves - {h.leaf for h in samples.held if h.axis}
-        floats = samples.only(_is_float)
+        floats = samples.only(is_float)
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
         if found.reason != MIXED:
             return coupled
         if any(term.rows and term.rows < samples.count for term in base.reading.terms):
             return replace(found, coupled=False, reason="")
         # Rows are looked up (the nodes of a graph by its edges): possibly those of one sample.
-        looked_up = any(not _is_float(leaves[i]) for i in inputs_of(samples.program) - first)
+        looked_up = any(not is_float(leaves[i]) for i in inputs_of(samples.program) - first)
         return found if looked_up or samples.program.by_position else coupled
 
     def _of_leaves(self, samples: Samples, base: Pass, *, with_integers: bool) -> Proof:
@@ -201,8 +202,8 @@ class Prover:
             return proof
         own = samples.program.leaves
         parts = [
-            samples.only(_is_float),
-            samples.only(lambda leaf: not _is_float(leaf) and leaf.dim() > 1 and not _picks(leaf, own)),
+            samples.only(is_float),
+            samples.only(lambda leaf: not is_float(leaf) and leaf.dim() > 1 and not _picks(leaf, own)),
         ]
         alone = [self._of_groups(part, base) for part in parts if part.leaves]
         if not any(part.leaves for part in parts):
@@ -297,7 +298,7 @@ class Prover:
 
     def _of_twins(self, program: Program, own: Sequence[int], before: Proof) -> Proof:
         """Tests a micro-batch and a modified copy as one batch."""
-        twin = _rolled(program, own)
+        twin = rolled(program, own)
         if twin is None or all(torch.equal(twin.leaves[i], program.leaves[i]) for i in inputs_of(program)):
             return before
         apart = [self.engine.one_by_one(one, self.parameters) for one in (program, twin)]
@@ -305,7 +306,7 @@ class Prover:
         problem = before.reason
         for layout in LAYOUTS:
             try:
-                together = self.engine.large_batch([_with_own(program, own), twin], self.parameters, layout)
+                together = self.engine.large_batch([with_own(program, own), twin], self.parameters, layout)
                 proof = self._together(apart, together)
             except CannotReplay as error:
                 problem = problem or str(error)
@@ -319,11 +320,11 @@ class Prover:
 
     def _is_refused(self, program: Program, own: Sequence[int]) -> bool:
         """Whether the script's code accepts no batch of several samples, in any layout."""
-        twin = _rolled(program, own)
+        twin = rolled(program, own)
         if twin is None:
             return False
         # Which random numbers are drawn does not matter here.
-        pair = [_without_draws(one) for one in (_with_own(program, own), twin)]
+        pair = [without_draws(one) for one in (with_own(program, own), twin)]
         refused = False
         for layout in LAYOUTS:
             try:
@@ -418,48 +419,10 @@ def _share(reading: LossReading, base: LossReading) -> float:
     return found[0] if found else 1.0
 
 
-def _rolled(program: Program, data: Sequence[int]) -> Program | None:
-    """A micro-batch of other data: floats averaged with their neighbors, integers replaced by them.
-
-    Masks are kept. None if nothing changes.
-    """
-    leaves = list(program.leaves)
-    for i in data:
-        leaf = leaves[i].detach()
-        if leaf.dim() < 2 or leaf.dtype is torch.bool or _is_mask(leaf):
-            continue
-        other = (leaf + leaf.roll(1, -1)) / 2 if _is_float(leaf) else leaf.roll(1, 1)
-        leaves[i] = other.requires_grad_(leaves[i].requires_grad)
-    if all(a is b for a, b in zip(leaves, program.leaves, strict=True)):
-        return None
-    return _with_own(replace(program, leaves=leaves), data)
-
-
-def _with_own(program: Program, data: Sequence[int]) -> Program:
-    """The same program with its own copies of data: a tensor that two programs share would not be joined."""
-    leaves = [
-        leaf.detach().clone().requires_grad_(leaf.requires_grad) if i in data else leaf
-        for i, leaf in enumerate(program.leaves)
-    ]
-    return replace(program, leaves=leaves, versions=[leaf._version for leaf in leaves])
-
-
-def _without_draws(program: Program) -> Program:
-    return replace(program, rng_states=[None] * len(program.rng_states))
-
-
-def _is_mask(leaf: torch.Tensor) -> bool:
-    return bool(((leaf == 0) | (leaf == 1)).all())
-
-
 def _picks(mask: torch.Tensor, leaves: Sequence[torch.Tensor]) -> bool:
     """Whether a leaf may be what a mask has selected from others: it would not match a replaced mask."""
     picked = int(mask.sum()) if mask.dtype is torch.bool else 0
     return any(leaf.dim() and leaf.shape[0] == picked != mask.shape[0] for leaf in leaves)
-
-
-def _is_float(leaf: torch.Tensor) -> bool:
-    return leaf.is_floating_point() or leaf.is_complex()
 
 
 def _distance(weighted: Sequence[tuple[Pass, float]]) -> float:
