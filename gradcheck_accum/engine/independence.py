@@ -30,15 +30,19 @@ from torch import nn
 from gradcheck_accum.engine.joining import LAYOUTS, are_offsets
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension, may_write_its_size
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
-from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, coefficient
-from gradcheck_accum.engine.samples import Samples, by_row, by_sample, data_in, inputs_of, own_leaves
+from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
+from gradcheck_accum.engine.samples import Samples, by_item, by_row, by_sample, data_in, inputs_of, own_leaves
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
+from gradcheck_accum.engine.twins import is_float, rolled, with_own, without_draws
 from gradcheck_accum.ledger.events import Reduction
 
 MOST_SPLITS = 4
 """How many ways a micro-batch's samples are split in two: enough to separate any two of sixteen."""
+
+TASK, SAMPLE = "task", "sample"
 
 ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
@@ -51,6 +55,7 @@ ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
+EQUAL_TARGETS = "each of its micro-batches may be one sample, but their targets are equal, as a constant would be"
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
@@ -62,15 +67,15 @@ class Proof:
     """Whether a micro-batch's samples were shown to be ``coupled`` (True), independent (False), or neither (None).
 
     ``distance`` is the largest deviation from 0, relative to the gradient's norm, and ``allowed`` the part of it that
-    rounding explains. ``reason`` says why nothing was shown. ``by_task`` says that no test was needed: a micro-batch is
-    a task, and its samples are not units of the mean over tasks.
+    rounding explains. ``reason`` says why nothing was shown. ``unit`` is what each micro-batch is one of, so that no
+    test was needed: a task, whose samples are not units of the mean over tasks, or a sample.
     """
 
     coupled: bool | None
     distance: float = 0.0
     allowed: float = 0.0
     reason: str = ""
-    by_task: bool = False
+    unit: str = ""
 
 
 def summed(asked: Sequence[Proof]) -> Proof:
@@ -113,27 +118,43 @@ class Prover:
     def prove(self, program: Program, others: Sequence[Program]) -> Proof:
         """What can be shown about one micro-batch, given the ``others`` of its window."""
         if program.learns:
-            return Proof(False, by_task=True)
+            return Proof(False, unit=TASK)
         if all(isinstance(leaf, nn.Parameter) for leaf in program.leaves):
             # The loss depends on weights alone: there are no samples.
             return Proof(False)
         try:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
-            found = self._of_samples(program, data_in(program, others), own, base)
+            is_one = has_one_target(program, others, base.reading.terms)
+            has_parts = is_one is not False and is_without_samples_dimension([program, *others])
+            if is_one and has_parts:
+                return Proof(False, unit=SAMPLE)
+            found = self._of_items(program, others, base) or self._of_samples(
+                program, data_in(program, others), own, base
+            )
             found = found if found.coupled is not None else self._of_twins(program, own, found)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
+            if found.coupled and has_parts:
+                return Proof(None, reason=EQUAL_TARGETS)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
-            # Data that was normalized over the batch was only tested as it came out of that.
-            return found if found.coupled or not _is_normalised(program, others) else Proof(None, reason=PREPARED)
+            if not found.coupled and _is_normalised(program, others):
+                # Data that was normalized over the batch was only tested as it came out of that.
+                return Proof(None, reason=PREPARED)
+            is_alone = found.coupled is None and is_one and not may_write_its_size(program)
+            return Proof(False, unit=SAMPLE) if is_alone and self._is_refused(program, own) else found
         except CannotReplay as error:
             return Proof(None, reason=str(error))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             return Proof(None, reason=ROWLESS if _holds_rowless(program) else _own_failure(error))
 
     # Replacing samples
+
+    def _of_items(self, program: Program, others: Sequence[Program], base: Pass) -> Proof | None:
+        """What is shown of lists whose items are independent; None if none are, as they may be parts of one sample."""
+        proofs = (self._of_groups(samples, base) for samples in by_item(program, others))
+        return next((proof for proof in proofs if proof.coupled is False), None)
 
     def _of_samples(self, program: Program, data: Sequence[int], own: Sequence[int], base: Pass) -> Proof:
         """Tests samples at their possible places in the leaves: independent if they are at any of these."""
@@ -152,26 +173,26 @@ class Prover:
         proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
         if proofs[0].coupled:
             proofs = [self._of_neighbours(samples, base, proofs[0])]
-        for leaf in sorted({*data} - held, key=lambda i: not _is_float(leaves[i])):
+        for leaf in sorted({*data} - held, key=lambda i: not is_float(leaves[i])):
             # Integers next to data may be indices into it, which cannot be replaced by other integers.
             known = any(proof.coupled is not None for proof in proofs)
-            seen = any(leaves[i].dim() > 1 for i in data if i in held or _is_float(leaves[i]))
+            seen = any(leaves[i].dim() > 1 for i in data if i in held or is_float(leaves[i]))
             rows = by_row(samples.program, leaf)
-            if rows is not None and (_is_float(leaves[leaf]) or not (known and seen)):
+            if rows is not None and (is_float(leaves[leaf]) or not (known and seen)):
                 proofs.append(self._of_rows(rows, base, whole=False))
         return summed(proofs)
 
     def _of_neighbours(self, samples: Samples, base: Pass, coupled: Proof) -> Proof:
         """Tests again samples of which some are coupled: each may turn out to be part of a sample."""
         leaves, first = samples.program.leaves, samples.leaves - {h.leaf for h in samples.held if h.axis}
-        floats = samples.only(_is_float)
+        floats = samples.only(is_float)
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
         if found.reason != MIXED:
             return coupled
         if any(term.rows and term.rows < samples.count for term in base.reading.terms):
             return replace(found, coupled=False, reason="")
         # Rows are looked up (the nodes of a graph by its edges): possibly those of one sample.
-        looked_up = any(not _is_float(leaves[i]) for i in inputs_of(samples.program) - first)
+        looked_up = any(not is_float(leaves[i]) for i in inputs_of(samples.program) - first)
         return found if looked_up or samples.program.by_position else coupled
 
     def _of_leaves(self, samples: Samples, base: Pass, *, with_integers: bool) -> Proof:
@@ -181,8 +202,8 @@ class Prover:
             return proof
         own = samples.program.leaves
         parts = [
-            samples.only(_is_float),
-            samples.only(lambda leaf: not _is_float(leaf) and leaf.dim() > 1 and not _picks(leaf, own)),
+            samples.only(is_float),
+            samples.only(lambda leaf: not is_float(leaf) and leaf.dim() > 1 and not _picks(leaf, own)),
         ]
         alone = [self._of_groups(part, base) for part in parts if part.leaves]
         if not any(part.leaves for part in parts):
@@ -277,7 +298,7 @@ class Prover:
 
     def _of_twins(self, program: Program, own: Sequence[int], before: Proof) -> Proof:
         """Tests a micro-batch and a modified copy as one batch."""
-        twin = _rolled(program, own)
+        twin = rolled(program, own)
         if twin is None or all(torch.equal(twin.leaves[i], program.leaves[i]) for i in inputs_of(program)):
             return before
         apart = [self.engine.one_by_one(one, self.parameters) for one in (program, twin)]
@@ -285,7 +306,7 @@ class Prover:
         problem = before.reason
         for layout in LAYOUTS:
             try:
-                together = self.engine.large_batch([_with_own(program, own), twin], self.parameters, layout)
+                together = self.engine.large_batch([with_own(program, own), twin], self.parameters, layout)
                 proof = self._together(apart, together)
             except CannotReplay as error:
                 problem = problem or str(error)
@@ -296,6 +317,24 @@ class Prover:
         # Joining in the wrong order makes a difference too, so this is only known of samples that have no order.
         known = found and before.reason == ONE_SAMPLE and not program.by_position
         return found[0] if known else Proof(None, reason=problem)
+
+    def _is_refused(self, program: Program, own: Sequence[int]) -> bool:
+        """Whether the script's code accepts no batch of several samples, in any layout."""
+        twin = rolled(program, own)
+        if twin is None:
+            return False
+        # Which random numbers are drawn does not matter here.
+        pair = [without_draws(one) for one in (with_own(program, own), twin)]
+        refused = False
+        for layout in LAYOUTS:
+            try:
+                self.engine.large_batch(pair, self.parameters, layout)
+                return False
+            except Refused:
+                refused = True
+            except CannotReplay:
+                continue
+        return refused
 
     def _together(self, own: Sequence[Pass], together: Pass) -> Proof:
         shares = [_share(one.reading, together.reading) for one in own]
@@ -380,44 +419,10 @@ def _share(reading: LossReading, base: LossReading) -> float:
     return found[0] if found else 1.0
 
 
-def _rolled(program: Program, data: Sequence[int]) -> Program | None:
-    """A micro-batch of other data: floats averaged with their neighbors, integers replaced by them.
-
-    Masks are kept. None if nothing changes.
-    """
-    leaves = list(program.leaves)
-    for i in data:
-        leaf = leaves[i].detach()
-        if leaf.dim() < 2 or leaf.dtype is torch.bool or _is_mask(leaf):
-            continue
-        other = (leaf + leaf.roll(1, -1)) / 2 if _is_float(leaf) else leaf.roll(1, 1)
-        leaves[i] = other.requires_grad_(leaves[i].requires_grad)
-    if all(a is b for a, b in zip(leaves, program.leaves, strict=True)):
-        return None
-    return _with_own(replace(program, leaves=leaves), data)
-
-
-def _with_own(program: Program, data: Sequence[int]) -> Program:
-    """The same program with its own copies of data: a tensor that two programs share would not be joined."""
-    leaves = [
-        leaf.detach().clone().requires_grad_(leaf.requires_grad) if i in data else leaf
-        for i, leaf in enumerate(program.leaves)
-    ]
-    return replace(program, leaves=leaves, versions=[leaf._version for leaf in leaves])
-
-
-def _is_mask(leaf: torch.Tensor) -> bool:
-    return bool(((leaf == 0) | (leaf == 1)).all())
-
-
 def _picks(mask: torch.Tensor, leaves: Sequence[torch.Tensor]) -> bool:
     """Whether a leaf may be what a mask has selected from others: it would not match a replaced mask."""
     picked = int(mask.sum()) if mask.dtype is torch.bool else 0
     return any(leaf.dim() and leaf.shape[0] == picked != mask.shape[0] for leaf in leaves)
-
-
-def _is_float(leaf: torch.Tensor) -> bool:
-    return leaf.is_floating_point() or leaf.is_complex()
 
 
 def _distance(weighted: Sequence[tuple[Pass, float]]) -> float:

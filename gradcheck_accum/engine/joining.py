@@ -1,7 +1,9 @@
 """Joins the data of several micro-batches into one batch, and splits it again.
 
 Loops lay out their batches in a few ways: samples along the first dimension, or along the second if time comes first,
-or in equal parts whose rows correspond (instance and prior images, anchors and positives).
+or in equal parts whose rows correspond (instance and prior images, anchors and positives). States of recurrent layers
+always have them along the second. If calls were given sizes that follow the number of rows (a learned prompt expanded
+to ``len(x)``), a larger batch would have given them larger ones.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -22,16 +25,31 @@ class Layout:
     """Where the samples of a batch are: along ``dimension``, in ``parts`` whose rows correspond.
 
     ``counts_on`` says that integers which number a micro-batch's rows (0, 1, 2, ...) continue to number the large
-    batch's rows, like the labels of in-batch negatives. Labels of few samples may be 0, 1, 2 by chance.
+    batch's rows, like the labels of in-batch negatives. Labels of few samples may be 0, 1, 2 by chance. ``states`` says
+    that leaves which have no rows along the first dimension have them along the second, ``sizes`` that the first sizes
+    that calls were given are multiples of the number of rows.
     """
 
     dimension: int = 0
     parts: int = 1
     counts_on: bool = True
+    states: bool = False
+    sizes: bool = False
+
+    def axis_of(self, leaf: torch.Tensor, rows: int | None) -> int:
+        """The dimension along which a leaf holds its samples, ``rows`` of them."""
+        is_state = self.states and rows and leaf.dim() > 1 and leaf.shape[0] % rows and leaf.shape[1] == rows
+        return 1 if is_state else self.dimension
 
 
-LAYOUTS = (Layout(), Layout(counts_on=False), Layout(parts=2), Layout(parts=3), Layout(dimension=1))
+LAYOUTS = (
+    *(Layout(), Layout(counts_on=False), Layout(parts=2), Layout(parts=3), Layout(dimension=1)),
+    *(Layout(states=True), Layout(sizes=True)),
+)
 """The most common one first."""
+
+_SIZED = frozenset({"expand", "view", "reshape", "repeat", "broadcast_to"})
+"""Calls that are given the sizes of their results, the rows first."""
 
 
 def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
@@ -41,12 +59,7 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     prepared from its own rows are prepared again, from all rows. Raises ValueError if they cannot be joined.
     """
     first = programs[0]
-    if not all(first.same_shape(other) for other in programs[1:]):
-        raise ValueError("the micro-batches were computed by different calls")
-    if first.holds_packed:
-        raise ValueError("packed sequences are not concatenated")
-    if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
-        raise ValueError("sparse or nested data is not concatenated")
+    _check_alike(programs)
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
     if not layout.counts_on and not any(_all_count_rows(own, layout, rows) for own in each):
@@ -63,6 +76,15 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
         else _joined(own, layout, rows)
         for leaf, own in enumerate(each)
     ]
+
+
+def _check_alike(programs: Sequence[Program]) -> None:
+    if not all(programs[0].same_shape(other) for other in programs[1:]):
+        raise ValueError("the micro-batches were computed by different calls")
+    if programs[0].holds_packed:
+        raise ValueError("packed sequences are not concatenated")
+    if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
+        raise ValueError("sparse or nested data is not concatenated")
 
 
 def _prepared_again(
@@ -82,7 +104,7 @@ def _prepared_again(
 
 
 def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> torch.Tensor:
-    leaf, axis = own[0], layout.dimension
+    leaf, axis = own[0], layout.axis_of(own[0], rows[0] if rows else None)
     if _is_shared(own):
         return leaf
     if leaf.dim() == 0:
@@ -94,7 +116,7 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
     if axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts) and _are_equal(own):
         # An equal constant that each micro-batch creates again.
         return leaf
-    if leaf.dim() == axis == 1:
+    if leaf.dim() == layout.dimension == 1:
         # If time comes first, labels are often flat: all rows of one time step, then those of the next.
         own = [other.detach().reshape(-1, count) for other, count in zip(own, rows, strict=True)]
         return _put_together(own, 1, 1).flatten()
@@ -165,6 +187,8 @@ def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
     """How many rows each micro-batch has in one part; None if its leaves do not show that."""
     axis = layout.dimension
     own = [[program.leaves[i] for program in programs] for i in data_of(programs)]
+    if layout.states:
+        return _rows_beside_states(own)
     joint = _lengths(own, axis)
     if len(joint) < len(own) or any(counts != joint[0] for counts in joint):
         # A tensor that is equal in all of them may be a constant without rows.
@@ -175,6 +199,66 @@ def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
         # No tensor has the rows of only one part: each holds all parts.
         return None if any(n % layout.parts for n in joint[0]) else [n // layout.parts for n in joint[0]]
     return min(joint)
+
+
+def _rows_beside_states(own: Sequence[Sequence[torch.Tensor]]) -> list[int] | None:
+    """The rows of each micro-batch, if some leaves hold them along the second dimension alone; None if none do."""
+
+    def holds(each: Sequence[torch.Tensor], rows: Sequence[int]) -> bool:
+        return all(not leaf.shape[0] % n for leaf, n in zip(each, rows, strict=True))
+
+    def is_state(each: Sequence[torch.Tensor], rows: Sequence[int]) -> bool:
+        return all(leaf.dim() > 1 and leaf.shape[1] == n for leaf, n in zip(each, rows, strict=True))
+
+    for rows in sorted(_lengths(own, 0), reverse=True):
+        states = [each for each in own if min(rows) > 1 and not holds(each, rows)]
+        if states and all(is_state(each, rows) for each in states):
+            return rows
+    return None
+
+
+def with_all_rows(programs: Sequence[Program], layout: Layout) -> Program:
+    """The first program, with the sizes that its calls would have been given for the rows of all.
+
+    Raises ValueError if no size follows the rows, or if another number differs between micro-batches.
+    """
+    first = programs[0]
+    _check_alike(programs)
+    rows = rows_of(programs, layout)
+    if rows is None:
+        raise ValueError("the micro-batches' rows cannot be identified")
+    total = sum(rows)
+    steps, followed = list(first.steps), 0
+    for index, (function, args, kwargs, autocast) in enumerate(first.steps):
+        sizes = [_first_size(program.steps[index]) for program in programs]
+        if len(args) < 2 or min(rows) < 2 or not _follow(sizes, rows):
+            continue
+        size = (sizes[0] or 0) // rows[0] * total
+        given = (size, *args[2:]) if isinstance(args[1], int) else (type(args[1])((size, *args[1][1:])), *args[2:])
+        steps[index] = function, (args[0], *given), kwargs, autocast
+        followed += 1
+    if not followed:
+        raise ValueError("no size that its calls were given follows its rows")
+    differing = [each for each in zip(*(program.constants for program in programs), strict=True) if len({*each}) > 1]
+    if len(differing) > followed or not all(_follow(each, rows) for each in differing):
+        raise ValueError("a number that the loss is computed with differs between micro-batches")
+    return replace(first, steps=steps)
+
+
+def _first_size(step: tuple[Any, Any, Any, Any]) -> int | None:
+    function, args, *_ = step
+    if getattr(function, "__name__", "") not in _SIZED or len(args) < 2:
+        return None
+    size = args[1][0] if isinstance(args[1], (list, tuple)) and args[1] else args[1]
+    return size if type(size) is int and size > 0 else None
+
+
+def _follow(numbers: Sequence[object], rows: Sequence[int]) -> bool:
+    """Whether numbers are the same multiple of each micro-batch's rows."""
+    return all(
+        type(number) is int and number and not number % n and number // n * rows[0] == numbers[0]
+        for number, n in zip(numbers, rows, strict=True)
+    )
 
 
 def may_be_groups(programs: Sequence[Program]) -> bool:

@@ -197,6 +197,8 @@ class _Walk:
             return [(*chosen, outer)] if chosen[0] is not None else []
         if name.startswith(("AddBackward", "SubBackward")):
             return _summands(node, name, outer)
+        if name.startswith(("MeanBackward0", "SumBackward0")) and _is_of_a_loss(node):
+            return [(*only_edge(node), outer)]
         losses = losses_below(node)
         if losses is not None:
             inwards = [(inner, at, (*factors, *outer)) for inner, at, factors in losses if inner is not node]
@@ -231,15 +233,15 @@ def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
         return _reduced_twice(node, inner, short, factors)
     if name.startswith("MeanBackward"):
         units = float(node._saved_self_sym_numel)
-        return Term(short, Reduction.MEAN, units, factors, _rows(node, units))
+        return Term(short, Reduction.MEAN, units, factors, _rows(node))
     if _is_penalty(node):
         return Term("penalty", Reduction.NONE, None, factors)
     if name.startswith("SumBackward"):
         units = float(math.prod(sizes_of(node)))
-        return Term(short, Reduction.SUM, units, factors, _rows(node, units), _summed_below(node))
+        return Term(short, Reduction.SUM, units, factors, _rows(node), _summed_below(node))
     if name.startswith(("DotBackward", "VdotBackward")):
         units = float(_reduced_elements(node))
-        return Term(short, Reduction.SUM, units, factors, _rows(node, units))
+        return Term(short, Reduction.SUM, units, factors, _rows(node))
     if name.startswith("TraceBackward"):
         rows = float(min(sizes_of(node)))
         return Term(short, Reduction.SUM, rows, factors, rows)
@@ -327,6 +329,19 @@ def _over_samples_below(node: Any) -> Any:
     return inner if any(_signed(dim) % size == 0 for dim in inner._saved_dim) else None
 
 
+def _is_of_a_loss(node: Any) -> bool:
+    """Whether ``node`` reduces one number only, which is a reduced loss itself: the mean of a mean is that mean."""
+    inner = only_input(node) if math.prod(sizes_of(node)) == 1 else None
+    while inner is not None and inner.name().startswith(PASSED_ON):
+        inner = only_input(inner)
+    if inner is None:
+        return False
+    name: str = inner.name()
+    if name.startswith(LOSSES):
+        return bool(inner._saved_reduction)
+    return name.startswith(("MeanBackward0", "SumBackward0"))
+
+
 def _summed_below(node: Any) -> int:
     """How many numbers each element that ``node`` reduces is a sum of; 1 if it is no sum, or that is unknown."""
     inner = only_input(node)
@@ -349,12 +364,12 @@ def _reduced_twice(node: Any, inner: Any, short: str, factors: tuple[Factor, ...
     return Term(short, Reduction.SUM, elements, factors, rows)
 
 
-def _rows(node: Any, units: float) -> float:
-    """The size of the first dimension of what was reduced, before it was flattened."""
+def _rows(node: Any) -> float | None:
+    """The size of the first dimension of what was reduced, before it was flattened; None for a number."""
     sizes, inner = sizes_of(node), only_input(node)
     if len(sizes) < 2 and inner is not None and inner.name().startswith(_FLATTENS):
         sizes = sizes_of(inner)
-    return float(sizes[0]) if sizes else units
+    return float(sizes[0]) if sizes else None
 
 
 def _signed(number: int) -> int:

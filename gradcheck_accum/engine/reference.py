@@ -12,7 +12,7 @@ from torch import nn
 
 from gradcheck_accum.engine.checkpoints import Checkpointed, instead_of_checkpoints, run_as_they_are
 from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks, without_warnings
-from gradcheck_accum.engine.joining import Layout, join, rows_of
+from gradcheck_accum.engine.joining import Layout, join, rows_of, with_all_rows
 from gradcheck_accum.engine.loss_graph import LossReading, read_losses
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.randomness import ByRows, NotByRows, set_random_state
@@ -28,6 +28,10 @@ SHARDED = "its weights are sharded over the ranks"
 
 class CannotReplay(Exception):
     """The recorded calls cannot be replayed as required; the message says why."""
+
+
+class Refused(CannotReplay):
+    """The script's own code does not accept the data as one batch."""
 
 
 class DoesNotFit(CannotReplay):
@@ -67,7 +71,13 @@ class ReferenceEngine:
         """
         layout = layout or Layout()
         self._check(programs)
-        if any(program.constants != programs[0].constants for program in programs):
+        first = programs[0]
+        if layout.sizes:
+            try:
+                first = with_all_rows(programs, layout)
+            except ValueError as error:
+                raise CannotReplay(str(error)) from None
+        elif any(program.constants != first.constants for program in programs):
             raise CannotReplay("a number or string that the loss is computed with differs between micro-batches")
         draws = None
         if any(program.random for program in programs):
@@ -83,14 +93,14 @@ class ReferenceEngine:
         except RuntimeError as error:
             raise CannotReplay(_in_our_words(error)) from None
         if draws is None:
-            return self._pass(programs[0], leaves, parameters)
+            return self._pass(first, leaves, parameters)
         mode = draws
 
         def around(step: int) -> AbstractContextManager[None]:
             states = [program.rng_states[step] for program in programs]
             return mode.starting([s for s in states if s is not None] if all(states) else None)
 
-        return self._pass(programs[0], leaves, parameters, around, mode)
+        return self._pass(first, leaves, parameters, around, mode)
 
     def one_by_one(self, program: Program, parameters: Sequence[torch.Tensor]) -> Pass:
         """One micro-batch's pass, with the random numbers that the loop drew. Raises CannotReplay."""
@@ -138,7 +148,7 @@ class ReferenceEngine:
             except Exception as error:
                 # The script's own code runs here, on a batch of another size: any error means that it cannot be
                 # replayed.
-                raise CannotReplay(_in_our_words(error)) from error
+                raise Refused(_in_our_words(error)) from error
         found = dict(zip((id(p) for p in wanted), grads, strict=True))
         return Pass([_dense(found.get(id(p)), p) for p in parameters], reading)
 

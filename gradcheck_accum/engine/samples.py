@@ -40,7 +40,8 @@ class Samples:
     """``count`` samples of one program: rows of leaves, or one leaf each if a loop processes them one by one.
 
     ``may_be_parts`` says that they may be parts of one sample (the steps of a sequence), so that a coupling between
-    them need not be one between samples.
+    them need not be one between samples. ``keeps_lengths`` says that each leaf keeps its length: what replaces it is
+    repeated, or cut.
     """
 
     program: Program
@@ -48,6 +49,7 @@ class Samples:
     held: tuple[SampleAxis, ...]
     single: tuple[tuple[int, ...], ...] = ()
     may_be_parts: bool = False
+    keeps_lengths: bool = False
 
     @property
     def leaves(self) -> set[int]:
@@ -59,7 +61,8 @@ class Samples:
         leaves = list(self.program.leaves)
         for each in self.single:
             for sample in chosen:
-                leaves[each[sample]] = self.program.leaves[each[(sample + 1) % self.count]]
+                other = self.program.leaves[each[(sample + 1) % self.count]]
+                leaves[each[sample]] = _of_length(len(leaves[each[sample]]), other) if self.keeps_lengths else other
         for held in self.held:
             to = [row for sample in chosen for row in held.rows(sample)]
             source = [row for sample in chosen for row in held.rows((sample + 1) % self.count)]
@@ -165,6 +168,42 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
         if known not in seen:
             seen.append(known)
             yield Samples(program, count, held, single)
+
+
+def by_item(program: Program, others: Sequence[Program]) -> Iterator[Samples]:
+    """The samples of micro-batches that a model is given as lists of tensors of unlike lengths, such as sentences.
+
+    What else a micro-batch has may be of all their elements (a label for every word), so each keeps its length. Two
+    batches of different sizes in a list are no samples: of samples there are more, and lengths follow no place.
+    """
+    own = own_leaves(program, others)
+    alike = [other for other in others if program.same_shape(other)]
+    for items in _lists_for_models(program):
+        leaves = [program.leaves[i] for i in items]
+        is_list = len({(leaf.shape[1:], leaf.dtype) for leaf in leaves}) == 1 and len({*items}) == len(items) > 2
+        if is_list and {*items} <= {*own} and all(len({len(p.leaves[i]) for p in alike}) > 1 for i in items):
+            yield Samples(program, len(items), (), (items,), may_be_parts=True, keeps_lengths=True)
+
+
+def holds_lists(program: Program) -> bool:
+    """Whether a model is given a list of tensors of unlike lengths: joined one by one, they are no larger batch."""
+    return any(len({len(program.leaves[i]) for i in items}) > 1 for items in _lists_for_models(program))
+
+
+def _lists_for_models(program: Program) -> Iterator[tuple[int, ...]]:
+    """The leaves of each list that a module with weights is given, if it holds nothing but tensors with rows."""
+    for function, args, kwargs, _ in program.steps:
+        if isinstance(function, nn.Module) and any(p.requires_grad for p in function.parameters()):
+            for given in (*args, *kwargs.values()):
+                if isinstance(given, (list, tuple)) and given and all(isinstance(item, Leaf) for item in given):
+                    items = tuple(item.index for item in given)
+                    if all(program.leaves[i].dim() and len(program.leaves[i]) for i in items):
+                        yield items
+
+
+def _of_length(length: int, other: torch.Tensor) -> torch.Tensor:
+    index = torch.arange(length, device=other.device) % len(other)
+    return other.detach()[index].requires_grad_(other.requires_grad)
 
 
 def _listed(program: Program, data: Sequence[int], with_weights: Iterable[_CallWithWeights]) -> list[tuple[int, ...]]:

@@ -150,7 +150,9 @@ def replay_distance(window: MeasuredWindow, reference: Reference) -> ReplayDista
             return None
         replayed += zip(replay.vectors, weights, strict=True)
     if addends.total == 0:
-        return None
+        # Nothing is relative to zero, but the large batch's gradient may be zero too (of hinges that no sample meets).
+        is_zero = not any(addends.contributions) and products.combined_norm(replayed) == 0
+        return ReplayDistance(0.0, Bounds(0.0, 0.0), 0.0) if is_zero else None
     distance = products.combined_norm([*replayed, *((i, -w) for i, w in reference.terms)])
     allowed = replay_tolerance(addends, measured.dtype, measured.compute_dtype)
     return ReplayDistance(distance / addends.total, quotient(products, distance, addends.total), allowed)

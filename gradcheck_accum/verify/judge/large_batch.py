@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradcheck_accum.engine.independence import Proof
+from gradcheck_accum.engine.independence import SAMPLE, TASK, Proof
 from gradcheck_accum.engine.reference import MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import CONFIDENCE
 from gradcheck_accum.ledger.events import Reduction
@@ -20,6 +20,7 @@ _STATEFUL = (
 )
 
 _DIFFERENT = "as one large batch its micro-batches have a different gradient"
+_SCALED = "the terms of its loss are scaled differently"
 _OF_GROUPS = (
     f"{_DIFFERENT}, but these are sums over different numbers of rows, so each may be one sample whose rows belong "
     "together (a sequence, an episode, a query); --reference ledger skips this check"
@@ -37,7 +38,9 @@ def by_large_batch(
     measured = window.measured
     open_question = needs_large_batch(window)
     if apart is None:
-        reason = measured.replay_problem or "the terms of its loss are scaled differently"
+        is_zero = reference.addends.total == 0
+        unlike = "the gradient of its micro-batches is zero, and the large batch's is not" if is_zero else _SCALED
+        reason = measured.replay_problem or unlike
         return _without_large_batch(measured, options, JudgedWindow(Verdict.EQUIVALENT, reason, numbers), open_question)
     one_by_one = [replay.kind == MICRO_BATCHES for replay in measured.replays]
     if apart.is_open(options):
@@ -74,7 +77,7 @@ def _without_large_batch(measured: Measured, options: Options, found: JudgedWind
     problem, proof = f"not replayed as one large batch ({found.reason})", measured.proof
     if is_one_batch(measured) and not options.replay_alone:
         return replace(found, reason="")
-    if proof is not None and proof.by_task and not open_question:
+    if proof is not None and proof.unit == TASK and not open_question:
         return replace(found, reason="", note=f"{found.reason}: compared with the mean over the tasks")
     if measured.coupled_modules:
         return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_cause(measured))
@@ -95,6 +98,8 @@ def _without_large_batch(measured: Measured, options: Options, found: JudgedWind
             f"{problem}, and samples could not be shown to be independent{unshown}; --reference ledger skips this check"
         )
         return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
+    if proof.unit == SAMPLE:
+        return replace(found, reason="", note=f"{problem}: each micro-batch is one sample, with one target")
     note = f"{problem}: instead, its micro-batches were shown to treat every sample independently"
     return replace(found, reason="", note=note)
 

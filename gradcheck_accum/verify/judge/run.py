@@ -129,7 +129,7 @@ def judge_ranks(
     notes += on_discarded(ledgers)
     notes += on_skipped(ledgers)
     equivalent = [m.proof for m, r in chosen if r.verdict is Verdict.EQUIVALENT]
-    proofs = [proof for proof in equivalent if proof is not None and not proof.by_task]
+    proofs = [proof for proof in equivalent if proof is not None and not proof.unit]
     if proofs:
         notes.append(on_proof(proofs))
     notes += on_optimizers(reports)

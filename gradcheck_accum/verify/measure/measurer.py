@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.cost import CostMeter
-from gradcheck_accum.engine.independence import Proof, Prover, summed, worst
+from gradcheck_accum.engine.independence import EQUAL_TARGETS, SAMPLE, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
+from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.rank_local import is_sharded
@@ -27,6 +28,7 @@ from gradcheck_accum.engine.reference import (
     ReferenceEngine,
     coefficient,
 )
+from gradcheck_accum.engine.samples import holds_lists
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
 from gradcheck_accum.ledger.events import Backward
@@ -59,6 +61,9 @@ _SEARCHES = 2
 _PROOFS = 2
 """Windows in which independence of samples is tested, for each place of a backward."""
 
+_EQUAL = 8
+"""Windows in which it is tested again because the targets of those before were all equal."""
+
 _PROVEN = 3
 """Micro-batches that are tested in such a window: each takes dozens of passes through the model."""
 
@@ -88,6 +93,7 @@ class Measurer:
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
     _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
+    _with_equal_targets: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
     _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -225,13 +231,21 @@ class Measurer:
             if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
+                if measured.proof.reason == EQUAL_TARGETS:
+                    self._with_equal_targets[where].append(measured)
+                if proof.unit == SAMPLE:
+                    # Targets that were equal in an earlier window were so by chance.
+                    for earlier in self._with_equal_targets.pop(where, ()):
+                        earlier.proof = proof
 
     def _prove(
         self, where: Location, programs: Sequence[Program], parameters: Sequence[torch.Tensor], dtype: torch.dtype
     ) -> Proof:
         """What is known about the micro-batches of one place; these are tested if few others have been."""
         known = self._proofs.setdefault(where, [])
-        if len(known) < _PROOFS and not any(proof.coupled for proof in known):
+        tested = [proof for proof in known if proof.reason != EQUAL_TARGETS]
+        is_known = any(proof.coupled or proof.unit == SAMPLE for proof in tested)
+        if len(tested) < _PROOFS and len(known) < _EQUAL and not is_known:
             prover = Prover.of(self.engine, parameters, dtype)
             asked: list[Proof] = []
             for program in programs[:_PROVEN]:
@@ -239,7 +253,7 @@ class Measurer:
                 if asked[-1].coupled:
                     break
             known.append(summed(asked))
-        return summed(known)
+        return next((proof for proof in known if proof.unit == SAMPLE), None) or summed(known)
 
     def _run(
         self,
@@ -300,6 +314,10 @@ class Measurer:
                 break
         if first is not None and any(program.looks_up_rows for program in programs):
             raise CannotReplay("its model looks up rows by index, and indices refer to different rows in a large batch")
+        if first is not None and self._are_single_samples(programs, parameters):
+            raise CannotReplay("joined, the rows of samples of which each has one target are no large batch")
+        if first is not None and any(map(holds_lists, programs)):
+            raise CannotReplay("its model is given a list of samples, and those of a large batch are a longer list")
         if first is not None and any(program.by_position for program in programs):
             raise CannotReplay("the loop splits its batches by the positions of their samples")
         if first is None:
@@ -310,6 +328,12 @@ class Measurer:
         if self._searches[where] >= _SEARCHES:
             self._layouts[where] = Layout()
         return first
+
+    def _are_single_samples(self, programs: list[Program], parameters: list[torch.Tensor]) -> bool:
+        if len(programs) < 2 or not is_without_samples_dimension(programs):
+            return False
+        reading = self.engine.one_by_one(programs[0], parameters).reading
+        return has_one_target(programs[0], programs, reading.terms) is not False
 
     def _in_layout(
         self, layout: Layout, programs: list[Program], parameters: list[torch.Tensor], dtype: torch.dtype

@@ -1,0 +1,102 @@
+"""Models that are given lists of sentences: a large batch is a longer list, and words of a sentence may be coupled.
+
+Each window's gradient is compared, in float64, with that of one list of all its sentences.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
+
+SENTENCES = """
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+F = nn.functional
+torch.manual_seed(8)
+torch.set_default_dtype(torch.float64)
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.rnn, self.out = nn.Embedding(9, 4), nn.GRU(4, 5, bidirectional=True), nn.Linear(10, 3)
+    def forward(self, sentences):
+        found, _ = self.rnn(pack_sequence([self.words(s) for s in sentences], enforce_sorted=False))
+        found = self.out(found.data)
+        return found{and_more}
+model = Tagger()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sentences = [torch.randint(0, 9, (int(n),)) for n in torch.randint(3, 9, (36,))]
+def loss_of(part):
+    tags = pack_sequence([s % 3 for s in part], enforce_sorted=False).data
+    return F.cross_entropy(model(part), tags, reduction="{reduction}")
+for start in range(0, 36, 12):
+    window = sentences[start:start + 12]
+    words = sum(map(len, window))
+    expected = torch.autograd.grad(loss_of(window) / words, [*model.parameters()])
+    for at in range(0, 12, 3):
+        part = window[at:at + 3]
+        (loss_of(part) / {divisor}).backward()
+    if {checked}:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def watched(folder: Path, **parts: object) -> VerifyResult:
+    given = {"and_more": "", "reduction": "sum", "divisor": "words", "checked": False, **parts}
+    return watch_source(SENTENCES.format(**given), folder)
+
+
+def test_sentences_of_a_list_are_samples(tmp_path: Path) -> None:
+    right = watched(tmp_path, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+
+
+@pytest.mark.parametrize(
+    ("parts", "codes"),
+    [({"divisor": "sum(map(len, part))"}, ["GA101", "GA104"]), ({"reduction": "mean", "divisor": "4"}, ["GA104"])],
+    ids=["means of unlike counts, not divided", "means of unlike counts"],
+)
+def test_what_is_wrong_with_them(parts: dict[str, object], codes: list[str], tmp_path: Path) -> None:
+    wrong = watched(tmp_path, **parts)
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, codes), wrong.reason
+
+
+def test_sentences_that_are_compared_with_each_other_are_not_passed(tmp_path: Path) -> None:
+    result = watched(tmp_path, and_more=" - found.mean(0)")
+    assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION), result.reason
+
+
+BATCHES = """
+import torch
+from torch import nn
+torch.manual_seed(8)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+    def forward(self, batches):
+        found = [self.out(x) for x in batches]
+        return torch.cat([(each - each.mean(0)).tanh() for each in found])
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(6):
+    batches = [torch.randn(n, 4) for n in {sizes}]
+    y = torch.randint(0, 3, (sum(map(len, batches)),))
+    (nn.functional.cross_entropy(model(batches), y, reduction="sum") / {rows}).backward()
+    if i % 3 == 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("sizes", "rows"), [("(5, 8)", 39), ("(5, 8, 6)", 57)])
+def test_batches_of_two_domains_in_a_list_are_no_samples(sizes: str, rows: int, tmp_path: Path) -> None:
+    """Each is centred by itself, so that those of a larger batch would be centred otherwise."""
+    result = watch_source(BATCHES.format(sizes=sizes, rows=rows), tmp_path)
+    assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION), result.reason

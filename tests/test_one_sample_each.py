@@ -1,0 +1,191 @@
+"""Micro-batches of one sample each: sets, graphs and bags with one target, whose rows depend on each other.
+
+A large batch of such samples is the mean of their losses, which cannot be computed from joined rows. The gradients are
+in float64, and each window's is compared here with the mean over its samples, computed from all samples at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
+
+SETS = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(4)
+torch.set_default_dtype(torch.float64)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.each, self.head = nn.Sequential(nn.Linear(3, 7), {norm}, nn.Tanh()), nn.Linear(7, {outputs})
+    def forward(self, x):
+        return self.head(self.each(x).mean(-2, keepdim=True))
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sizes = {sizes}
+sets = [(torch.randn(n, {shape}), {target}) for n in sizes]
+def all_at_once(window):
+    {all_at_once}
+for start in range(0, 12, 4):
+    window = sets[start:start + 4]
+    expected = torch.autograd.grad(all_at_once(window), [*model.parameters()]) if {checked} else None
+    for x, y in window:
+        ({loss}{scale}).backward()
+    if expected is not None:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+EQUAL, UNEQUAL = "[5] * 12", "[3, 5, 4, 6, 3, 4, 5, 3, 6, 4, 5, 3]"
+CLASSES = {
+    "outputs": 2,
+    "target": "torch.randint(0, 2, (1,))",
+    "loss": "F.cross_entropy(model(x), y)",
+    "all_at_once": "xs, ys = zip(*window); return F.cross_entropy(torch.cat([*map(model, xs)]), torch.cat(ys))",
+}
+NUMBERS = {
+    "outputs": 1,
+    "target": "torch.randn(1, 1)",
+    "loss": "F.mse_loss(model(x), y)",
+    "all_at_once": "return sum((model(x) - y).square().sum() for x, y in window) / len(window)",
+}
+
+
+def watched(folder: Path, **parts: object) -> VerifyResult:
+    given = {"norm": "nn.Identity()", "shape": "3", "scale": " / 4", "sizes": UNEQUAL, "checked": False, **parts}
+    return watch_source(SETS.format(**given), folder)
+
+
+def codes(result: VerifyResult) -> list[str]:
+    return [d.mistake.code for d in result.diagnosis]
+
+
+@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("kind", [CLASSES, NUMBERS], ids=["classes", "numbers"])
+def test_a_set_with_one_target_is_one_sample(kind: dict[str, object], sizes: str, tmp_path: Path) -> None:
+    right = watched(tmp_path, **kind, sizes=sizes, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert any("each micro-batch is one sample" in note for note in right.notes)
+    wrong = watched(tmp_path, **kind, sizes=sizes, scale="")
+    assert (wrong.verdict, codes(wrong)) == (Verdict.DEVIATES, ["GA101"]), wrong.reason
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx([4.0] * 3)
+
+
+def test_targets_that_are_equal_in_some_windows_are_those_of_samples_too(tmp_path: Path) -> None:
+    source = SETS.replace("for n in sizes]", "for i, n in enumerate(sizes)]")
+    parts = {**CLASSES, "target": "torch.tensor([i % 2 if 4 <= i < 8 else 1])", "shape": "3"}
+    parts.update(norm="nn.Identity()", scale=" / 4", sizes=EQUAL, checked=True)
+    result = watch_source(source.format(**parts), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+def test_layers_that_normalize_over_the_batch_couple_its_rows_all_the_same(tmp_path: Path) -> None:
+    result = watched(tmp_path, **CLASSES, norm="nn.BatchNorm1d(7)")
+    assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, ["GA901"]), result.reason
+
+
+@pytest.mark.parametrize("shape", ["3", "n + 1, 3"], ids=["joined", "of different shapes"])
+def test_the_mean_of_a_batch_compared_with_the_mean_of_its_targets_couples_its_samples(
+    shape: str, tmp_path: Path
+) -> None:
+    """One row is reduced here too, but its target was computed from those of several samples."""
+    loss = (
+        "F.mse_loss(model(x)"
+        + (".mean(1)" if "," in shape else "")
+        + ".mean(0, keepdim=True), y.mean(0, keepdim=True))"
+    )
+    parts = {**NUMBERS, "target": "torch.randn(n, 1)", "loss": loss, "shape": shape, "sizes": "[5, 6, 7, 8] * 3"}
+    source = SETS.replace(".mean(-2, keepdim=True)", "")
+    given = {"norm": "nn.Identity()", "scale": " / 4", "checked": False, **parts}
+    result = watch_source(source.format(**given), tmp_path)
+    assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, ["GA901"]), result.reason
+
+
+@pytest.mark.parametrize("target", ["torch.zeros(1, 1)", "zero"])
+def test_a_constant_is_no_target_of_one_sample(target: str, tmp_path: Path) -> None:
+    """The mean of a batch's outputs is pulled to zero, whatever its targets are."""
+    loss = f"F.mse_loss(model(x).mean(0, keepdim=True), {target})"
+    source = SETS.replace(".mean(-2, keepdim=True)", "").replace("sizes =", "zero = torch.zeros(1, 1)\nsizes =")
+    parts = {**NUMBERS, "loss": loss, "norm": "nn.Identity()", "scale": " / 4", "checked": False, "shape": "3"}
+    result = watch_source(source.format(**parts, sizes=EQUAL), tmp_path)
+    assert result.verdict in (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.INCONCLUSIVE), result.reason
+
+
+BAGS = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(6)
+torch.set_default_dtype(torch.float64)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.each, self.weight, self.head = nn.Linear(4, 6), nn.Linear(6, 1), nn.Linear(6, 2)
+        self.drop, self.before = nn.Dropout(0.2), torch.zeros(2)
+    def forward(self, bag):
+        {body}
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+bags = [(torch.randn(1, n, 4), torch.tensor([i % 2])) for i, n in enumerate({sizes})]
+for i, (bag, label) in enumerate(bags):
+    (F.cross_entropy(model(bag), label) / 3).backward()
+    if i % 3 == 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+ATTENTION = """parts = self.drop(torch.tanh(self.each(bag.squeeze(0))))
+        share = self.weight(parts).softmax(0)
+        return self.head((share * parts).sum(0, keepdim=True))"""
+KEEPS_STATE = (
+    ATTENTION.replace("return ", "found = ")
+    + """
+        found = found + self.before
+        self.before = 0.5 * found.detach()[0]
+        return found"""
+)
+COUPLES_BATCH = """found = self.head(torch.tanh(self.each(bag)).mean(1))
+        return found - 0.5 * found.mean(0)"""
+
+
+@pytest.mark.parametrize("sizes", ["[5] * 6", "[5, 3, 6, 4, 7, 5]"], ids=["equal", "unequal"])
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        (ATTENTION, Verdict.EQUIVALENT),
+        # What one bag gives depends on those before it.
+        (KEEPS_STATE, Verdict.INCONCLUSIVE),
+        # This model takes several bags at once, and mixes them.
+        (COUPLES_BATCH, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
+    ],
+    ids=["attention", "state", "coupled"],
+)
+def test_a_bag_at_a_time(body: str, sizes: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(BAGS.format(body=body, sizes=sizes), tmp_path)
+    assert result.verdict is verdict, result.reason
+
+
+MEAN_OF_MEAN = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+model = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for window in range(2):
+    for rows in (5, 3):
+        x, y = torch.randn(rows, 4), torch.randint(0, 3, (rows,))
+        (nn.functional.cross_entropy(model(x), y).mean() / 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_mean_of_a_mean_counts_the_rows_of_the_latter(tmp_path: Path) -> None:
+    result = watch_source(MEAN_OF_MEAN, tmp_path)
+    assert (result.verdict, codes(result)) == (Verdict.DEVIATES, ["GA104"]), result.reason
+    # Of 8 rows, 5 should count 5/8 and 3 should count 3/8.
+    assert result.windows[0].weights == pytest.approx((0.8, 4 / 3))
