@@ -21,6 +21,7 @@ from gradcheck_accum.lint.interpreter.objects import (
     known_otherwise,
     super_method,
 )
+from gradcheck_accum.lint.interpreter.written_settings import settings_of_json
 from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import (
     BLENDS_IN_PLACE,
@@ -271,6 +272,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     made_of_data = function_of_data(run, path, args, kwargs)
     if made_of_data is not NotImplemented:
         return made_of_data
+    if path == "json.loads" and args and isinstance(args[0], str) and not kwargs:
+        return settings_of_json(args[0], node.where)
     if path == "itertools.repeat" and len(args) == 1 and not kwargs:
         return v.Repeated(text_of(node))
     if path == "itertools.chain.from_iterable" and args and isinstance(args[0], v.Repeated):

@@ -14,8 +14,8 @@ from gradcheck_accum.ledger.stated_names import WHAT_REMAINS
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.interpreter.iteration import items_of
-from gradcheck_accum.lint.interpreter.objects import attribute
-from gradcheck_accum.lint.program.torch_names import DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
+from gradcheck_accum.lint.interpreter.objects import attribute, value_of_field
+from gradcheck_accum.lint.program.torch_names import CUTS, DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.state import State
@@ -373,6 +373,17 @@ def _namespace(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else attributes
 
 
+def _field(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return value_of_field(run, kwargs)
+
+
+def _batch_sampler(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``BatchSampler(sampler, batch_size, drop_last)``: as many lists of places as a loader has batches."""
+    given = {**dict(zip(("sampler", "batch_size", "drop_last"), args, strict=False)), **kwargs}
+    options = {"drop_last": given.get("drop_last", Symbol())}
+    return new_loader(run, given.get("sampler"), given.get("batch_size", Symbol()), options)
+
+
 def _same_figure(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[0] if args and isinstance(args[0], v.Figure) else Symbol()
 
@@ -445,9 +456,11 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "masked_select": _masked_select,
     "pad_sequence": _padded,
     "where": _where,
-    "chunk": _chunk,
+    **dict.fromkeys(CUTS, _chunk),
     "split": _split,
     "DataLoader": _data_loader,
+    "BatchSampler": _batch_sampler,
+    "field": _field,
     "TensorDataset": _tensor_dataset,
     "chain": _chain,
     "count": _count,

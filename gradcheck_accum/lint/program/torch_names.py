@@ -154,7 +154,8 @@ GIVES_NO_DATA = Names(
 )
 COUNTS = Names("adds up all elements of data", STATES, "sum", "count_nonzero")
 RESHAPES = Names("gives data another shape", STATES, "view", "reshape")
-SPLITS = Names("cuts data into pieces of so many rows", STATES, "split", "tensor_split")
+SPLITS = Names("cuts data into pieces of so many rows", STATES, "split")
+CUTS = Names("cuts data into so many pieces", STATES, "chunk", "tensor_split", "array_split")
 JOINS = Names("joins data along a dimension that it has", STATES, "cat", "concat")
 MAKES_DATA = Names(
     "makes a tensor that is no model's",

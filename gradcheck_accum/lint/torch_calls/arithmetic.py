@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from dataclasses import replace
@@ -82,6 +83,8 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         case v.Data(), v.Data() if (mask := joined_masks(op, left, right)) is not None:
             return mask
         case v.Data(), v.Data() if not run.in_training:
+            if op is not Operator.MATMULT and left.shape and right.shape:
+                return _repeated(left.shape, right.shape)
             # Of two of unlike sizes, one is repeated along some dimension; a product of matrices has the left one's.
             same = op is Operator.MATMULT or right.rows in (None, left.rows)
             return v.Data(left.rows if same else right.rows if left.rows is None else None)
@@ -94,6 +97,13 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
     scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
     return v.SCALED if scales else UNKNOWN
+
+
+def _repeated(left: tuple[int, ...], right: tuple[int, ...]) -> v.Data:
+    """What arithmetic makes of data of two shapes: the smaller one is repeated along what it lacks, or has one of."""
+    pairs = itertools.zip_longest(reversed(left), reversed(right), fillvalue=1)
+    shape = tuple(max(pair) for pair in pairs)[::-1]
+    return v.Data(shape[0], shape=shape)
 
 
 def _fresh(run: State, name: str) -> v.Part:

@@ -81,14 +81,22 @@ def draw_from(run: State, source: Any) -> Any:
 
 
 def chunks(run: State, count: Any) -> Any:
-    """A batch split into ``count`` micro-batches."""
+    """A batch split into ``count`` micro-batches, or at each of a list of places."""
+    if isinstance(count, (list, tuple)):
+        return v.Chunks(len(count) + 1) if id(count) not in run.iterated.grown else Symbol()
     count = bind_steps(run, count) if run.loops.depth else count
     known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
     return v.Chunks(count.value) if known else Symbol()
 
 
 def split(run: State, data: Any, size: Any) -> Any:
-    """A batch split into micro-batches of ``size`` rows: as many as are assumed where the source does not show."""
+    """A batch split into micro-batches of ``size`` rows, or of a list of sizes: as many as are assumed where the source does
+    not show.
+    """
+    if isinstance(size, (list, tuple)) and id(size) not in run.iterated.grown:
+        sizes = {one.value if isinstance(one, Num) else None for one in size}
+        alike = sizes.pop() if len(sizes) == 1 else None
+        return v.Chunks(len(size), alike if isinstance(alike, int) else None) if size else Symbol()
     if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
         count, left = -(-data.rows // size.value), data.rows % size.value
         return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
@@ -271,6 +279,8 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
     if "batch_sampler" in options:
         # How many batches there are is for it to say.
+        if isinstance(options["batch_sampler"], v.Loader):
+            return replace(options["batch_sampler"])
         return v.Loader(rows_of_dataset(run, options["batch_sampler"]))
     rows = rows_of_dataset(run, options.get("sampler", dataset))
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:

@@ -12,6 +12,7 @@ from gradcheck_accum.lint.program.torch_names import (
     ASKS_EACH,
     COUNTS,
     COUNTS_ELEMENTS,
+    CUTS,
     CUTS_GRAPH,
     DIVIDES,
     DIVIDES_IN_PLACE,
@@ -104,7 +105,7 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             return v.Word()
         case Symbol() if name in SAME_MODEL and (base.name or isinstance(base, v.Got)) and name != "apply":
             return base
-        case Symbol() if name == "chunk" and args:
+        case Symbol() if name in CUTS and args:
             return chunks(run, args[0])
         case Symbol() if name == "items" and base.name and not args:
             # The values are what they are where they come alone, too.
@@ -151,7 +152,7 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         sizes = base.reshaped(args)
         first = int(sizes[0].value)
         return replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=sizes)
-    if name == "chunk" and args:
+    if name in CUTS and args:
         return chunks(run, args[0])
     if name in SPLITS and args:
         return split(run, base, args[0])
