@@ -21,7 +21,7 @@ from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import Operator, text_of
-from gradcheck_accum.lint.torch_calls.arithmetic import binary
+from gradcheck_accum.lint.torch_calls.arithmetic import binary, reduced
 from gradcheck_accum.lint.torch_calls.data import (
     chunks,
     draw_from,
@@ -151,7 +151,7 @@ def _sum(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
             total = binary(run, Operator.ADD, total, item)
         return total
     if isinstance(items, Tensor):
-        return items.reduced(Reduction.SUM) if items.elementwise else items
+        return items.reduced(Reduction.SUM) if items.elementwise else reduced(items, Reduction.SUM)
     return items if isinstance(items, v.Scaled) else Symbol()
 
 
@@ -212,7 +212,7 @@ def _reduce(reduction: Reduction) -> Callable[[State, list[Any], dict[str, Any]]
             return counted(run, value)
         if not isinstance(value, Tensor):
             return value
-        return value.reduced(reduction)
+        return reduced(value, reduction)
 
     return apply
 
@@ -242,6 +242,8 @@ def _rows_of_each(items: Any) -> list[int] | None:
 
 def _stack(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else None
+    if isinstance(items, Tensor) and items.is_each:
+        return items
     rows = _rows_of_each(items)
     if rows is not None and not run.loops.depth:
         along = _along(args, kwargs)

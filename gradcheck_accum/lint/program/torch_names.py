@@ -213,6 +213,7 @@ HORIZONS = Table(
     STATES,
     {
         "CosineAnnealingLR": ("T_max", 1),
+        "LinearLR": ("total_iters", 3),
         "PolynomialLR": ("total_iters", 1),
         "OneCycleLR": ("total_steps", 2),
         "get_scheduler": ("num_training_steps", 3),

@@ -218,12 +218,22 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
         bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
+    if isinstance(other, Num) and run.recorder.is_size(other):
+        other = replace(other, origins=other.origins | {NAMES_OF_SIZE[0]})
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
     if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
+
+
+def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Tensor:
+    """A tensor after its units were averaged or summed; of several losses of a call, that is their mean or sum."""
+    if not tensor.is_each or tensor.elementwise or any(part.is_unreduced for part in tensor.parts):
+        return tensor.reduced(reduction, partly=partly)
+    terms = replace(tensor, is_each=False)
+    return terms if reduction is Reduction.SUM else terms.scaled(factor_of(v.HowMany(), Operation.DIVIDE))
 
 
 def _names_a_coefficient(name: str) -> bool:
@@ -238,6 +248,8 @@ def factor_of(value: Any, operation: Operation) -> Factor:
     if isinstance(value, v.Extent) and operation is Operation.MULTIPLY:
         # A mean over classes, or places, is made a sum: the objective's, and no division by K, as no size is below 1.
         return Factor(_SOME_SIZE, operation, Purpose.OBJECTIVE)
+    if isinstance(value, v.HowMany) and operation is Operation.DIVIDE:
+        return Factor(1 / _SOME_SIZE, operation, Purpose.OBJECTIVE)
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)
     number = float(value.value)

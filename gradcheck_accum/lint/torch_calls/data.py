@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from gradcheck_accum.ledger.stated_names import names_steps
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.names import DATASET
 from gradcheck_accum.lint.state import values as v
@@ -199,6 +200,8 @@ def length_of_value(run: State, value: Any) -> Any:
             return _shortest([length for length in lengths if isinstance(length, Num)], len(lengths))
         case ("range" | "zip" | "islice" | "shape" | "slice", *_):
             return Symbol()
+        case v.Tensor(is_each=True):
+            return v.HowMany()
         case list() if id(value) in run.iterated.grown:
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
         case list() if value and v.is_data(value):
@@ -277,6 +280,8 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
         return v.Stream.endless()
     if isinstance(size, Symbol) and size.name:
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
+    if isinstance(size, Num) and not names_steps(size.origins):
+        run.recorder.sizes |= size.origins
     if "batch_sampler" in options:
         # How many batches there are is for it to say.
         if isinstance(options["batch_sampler"], v.Loader):

@@ -35,7 +35,7 @@ from gradcheck_accum.lint.program.torch_names import (
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.torch_calls.arithmetic import scaled
+from gradcheck_accum.lint.torch_calls.arithmetic import reduced, scaled
 from gradcheck_accum.lint.torch_calls.data import chunks, extent, rows_of, split
 from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
@@ -129,7 +129,8 @@ def _tensor_method(
         return base.detached()
     if name in REDUCES:
         along = args[0] if args else kwargs.get("dim")
-        return base.reduced(Reduction.SUM if name.endswith("sum") else Reduction.MEAN, partly=isinstance(along, Num))
+        reduction = Reduction.SUM if name.endswith("sum") else Reduction.MEAN
+        return reduced(base, reduction, partly=isinstance(along, Num))
     if name in DIVIDES | DIVIDES_IN_PLACE and args:
         return scaled(run, base, args[0], Operation.DIVIDE)
     if name in MULTIPLIES | MULTIPLIES_IN_PLACE and args:

@@ -66,6 +66,11 @@ class Extent(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class HowMany(Symbol):
+    """The number of things that a call gave for one micro-batch: the terms of its objective, where they are losses."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scaled(Symbol):
     """Something unknown that was multiplied or divided: if it is a loss, the factor is unknown."""
 
