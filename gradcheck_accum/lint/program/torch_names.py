@@ -138,7 +138,7 @@ KEEPS_ROWS = Names(
     *("add", "sub", "neg", "round", "sign", "tanh", "sigmoid", "cumsum", "softmax", "log_softmax", "nan_to_num"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "erf", "floor", "ceil", "trunc", "frac"),
     *("rsqrt", "reciprocal", "log1p", "log2", "log10", "expm1", "exp2", "relu", "maximum", "minimum", "clip", "lerp"),
-    *("poisson", "bernoulli"),
+    *("poisson", "bernoulli", "one_hot", "normalize"),
 )
 KEEPS_ROWS_ALONG = Names(
     "gives as many rows, if it works along another dimension than the first",

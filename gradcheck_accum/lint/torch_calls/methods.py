@@ -183,15 +183,15 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
 
 
 def function_of_data(run: State, path: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What a function of PyTorch makes of data alone, row by row, as the method does; or NotImplemented."""
-    name = path.removeprefix("torch.")
-    if (
-        name not in KEEPS_ROWS | ASKS_EACH | GIVES_AN_ORDER
-        or not args
-        or not isinstance(args[0], v.Data)
-        or any(isinstance(a, Tensor) for a in args)
-    ):
+    """What a function of PyTorch makes of data alone, row by row, as the method does; or NotImplemented.
+
+    Before any training, what any of them makes of data is data.
+    """
+    name = path.removeprefix("torch.").removeprefix("nn.functional.")
+    if not args or not isinstance(args[0], v.Data) or any(isinstance(a, Tensor) for a in all_arguments(args, kwargs)):
         return NotImplemented
+    if name not in KEEPS_ROWS | ASKS_EACH | GIVES_AN_ORDER:
+        return v.Data() if path.startswith("torch.") and not run.loops.depth else NotImplemented
     return _data_method(run, args[0], name, args[1:], kwargs)
 
 

@@ -66,6 +66,11 @@ class Extent(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class HowGreat(Symbol):
+    """Whether a micro-batch's loss is greater, or smaller, than a number: its data decide on that."""
+
+
+@dataclass(frozen=True, slots=True)
 class HowMany(Symbol):
     """The number of things that a call gave for one micro-batch: the terms of its objective, where they are losses."""
 
