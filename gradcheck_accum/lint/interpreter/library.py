@@ -151,7 +151,7 @@ def _sum(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
             total = binary(run, Operator.ADD, total, item)
         return total
     if isinstance(items, Tensor):
-        return items.reduced(Reduction.SUM) if items.elementwise else reduced(items, Reduction.SUM)
+        return items.reduced(Reduction.SUM) if items.elementwise else replace(items, is_each=False)
     return items if isinstance(items, v.Scaled) else Symbol()
 
 

@@ -72,8 +72,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                     return slice_of_data(run, value, lower, upper)
             if isinstance(rows, syntax.Slice):
                 lower, upper = (None if b is None else run.evaluate(b, scope) for b in (rows.lower, rows.upper))
-                part = slice_of_data(run, value, lower, upper)
-                return replace(part, shape=_shape_of_part(value.shape, part.rows, node.slice))
+                rows_cut = slice_of_data(run, value, lower, upper)
+                return replace(rows_cut, shape=_shape_of_part(value.shape, rows_cut.rows, node.slice))
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):
                 rows_chosen = index.rows if index.holds is v.Holds.PLACES else None

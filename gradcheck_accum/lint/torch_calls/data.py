@@ -91,8 +91,9 @@ def chunks(run: State, count: Any) -> Any:
 
 
 def split(run: State, data: Any, size: Any) -> Any:
-    """A batch split into micro-batches of ``size`` rows, or of a list of sizes: as many as are assumed where the source does
-    not show.
+    """A batch split into micro-batches of ``size`` rows, or of a list of sizes.
+
+    There are as many as are assumed where the source does not show it.
     """
     if isinstance(size, (list, tuple)) and id(size) not in run.iterated.grown:
         sizes = {one.value if isinstance(one, Num) else None for one in size}

@@ -12,7 +12,6 @@ from gradcheck_accum.lint.state.values import Tensor
 from gradcheck_accum.lint.syntax import Comparison, text_of
 from gradcheck_accum.lint.torch_calls.masks import counts_what_is_left, targets_leave_out
 
-
 _ORDERS = frozenset({Comparison.LT, Comparison.LTE, Comparison.GT, Comparison.GTE})
 
 
