@@ -96,9 +96,8 @@ def split(run: State, data: Any, size: Any) -> Any:
     There are as many as are assumed where the source does not show it.
     """
     if isinstance(size, (list, tuple)) and id(size) not in run.iterated.grown:
-        sizes = {one.value if isinstance(one, Num) else None for one in size}
-        alike = sizes.pop() if len(sizes) == 1 else None
-        return v.Chunks(len(size), alike if isinstance(alike, int) else None) if size else Symbol()
+        rows = [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in size]
+        return [v.Data(count, is_part=True) for count in rows]
     if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
         count, left = -(-data.rows // size.value), data.rows % size.value
         return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
@@ -264,6 +263,8 @@ def rows_of_dataset(run: State, dataset: Any) -> int | None:
     match dataset:
         case v.Data():
             return dataset.rows
+        case ("range", *bounds) if bounds and all(isinstance(b, Num) and not b.tags & {v.WHOLE, v.ASSUMED} for b in bounds):
+            return len(range(*(int(bound.value) for bound in bounds)))
         case list() if len(dataset) > 1 and id(dataset) not in run.iterated.grown:
             return len(dataset)
         case v.Instance():
