@@ -113,7 +113,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
 
 
 def _is_window(value: Any) -> bool:
-    """Whether a value is a list of batches, or so many that a batch was cut into."""
+    """Whether a value is a list of batches, or so many that a batch was split into."""
     return isinstance(value, v.Chunks) or (isinstance(value, list) and v.is_data(value))
 
 

@@ -263,7 +263,9 @@ def rows_of_dataset(run: State, dataset: Any) -> int | None:
     match dataset:
         case v.Data():
             return dataset.rows
-        case ("range", *bounds) if bounds and all(isinstance(b, Num) and not b.tags & {v.WHOLE, v.ASSUMED} for b in bounds):
+        case ("range", *bounds) if bounds and all(
+            isinstance(b, Num) and not b.tags & {v.WHOLE, v.ASSUMED} for b in bounds
+        ):
             return len(range(*(int(bound.value) for bound in bounds)))
         case list() if len(dataset) > 1 and id(dataset) not in run.iterated.grown:
             return len(dataset)
