@@ -13,7 +13,7 @@ import math
 import torch
 import transformers
 from accelerate import Accelerator
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, StepLR
 
 def train(model, loader, criterion, epochs, K, accelerator):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -30,12 +30,16 @@ def codes(scheduler: str, *, loop: str = LOOP, **places: str) -> list[str]:
 IN_STEPS = [
     "CosineAnnealingLR(optimizer, T_max=epochs * (len(loader) // K))",
     "CosineAnnealingLR(optimizer, len(loader) // K * epochs)",
+    "LinearLR(optimizer, 1.0, 0.1, total_iters=len(loader) // K * epochs)",
+    "LinearLR(optimizer, 1.0, 0.1, len(loader) // K * epochs)",
     "OneCycleLR(optimizer, 0.1, epochs=epochs, steps_per_epoch=math.ceil(len(loader) / K))",
     "transformers.get_linear_schedule_with_warmup(optimizer, 10, int(epochs * len(loader) / K))",
     "transformers.get_scheduler('cosine', optimizer, num_training_steps=len(loader) // K * epochs)",
 ]
 IN_MICRO_BATCHES = [line.replace(" // K", "").replace(" / K", "") for line in IN_STEPS]
 NOT_TOLD = [
+    "LinearLR(optimizer, 0.1)",
+    "LinearLR(optimizer, 0.1, total_iters=5)",
     "StepLR(optimizer, 1000)",
     "CosineAnnealingLR(optimizer, T_max=epochs)",
     "CosineAnnealingLR(optimizer, T_max=1000)",

@@ -28,6 +28,21 @@ SKIPS = {
             {way_out}
         loss.backward()
 """,
+    "a loss that is too great": """
+        loss = criterion(model(x), y)
+        if loss.item() > 50:
+            {way_out}
+        (loss / 3).backward()
+""",
+    "a loss that was found to be too great": """
+        loss = criterion(model(x), y) / 3
+        is_usable = loss < limit
+        if is_usable:
+            loss.backward()
+        else:
+            print(i)
+            {way_out}
+""",
     "a loss that is not finite, and others": """
         loss = criterion(model(x), y) / 3
         if not torch.isfinite(loss):
@@ -87,9 +102,8 @@ def test_a_micro_batch_that_is_skipped_and_counted(skip: str) -> None:
     (found,) = lint_source(source, "train.py")
     assert found.mistake.code == "GA303"
     assert found.text == "optimizer.step()"
-    (line,) = (
-        n for n, text in enumerate(source.splitlines(), 1) if text.strip().startswith(("if not", "if math", "try"))
-    )
+    asks = ("if not", "if math", "if loss", "if is_usable", "try")
+    (line,) = (n for n, text in enumerate(source.splitlines(), 1) if text.strip().startswith(asks))
     assert f"a micro-batch that is skipped (at line {line}) is still counted" in found.message
 
 
@@ -228,3 +242,53 @@ def test_how_many_are_left_of_those_that_their_data_leave_out_is_not_known() -> 
 @by_skip
 def test_a_micro_batch_that_is_skipped_in_windows_of_two(skip: str) -> None:
     assert codes(COUNTED.format(skip=skip.format(way_out="continue")).replace("3", "2")) == ["GA303"]
+
+
+@pytest.mark.parametrize(
+    "guard", ["loss > 0", "loss.item() != 0", "loss.item() < best", "step_time > 3", "0 < loss"], ids=lambda text: text
+)
+def test_a_loss_that_is_nothing_may_be_left_out(guard: str) -> None:
+    then = "best = loss.item()" if "best" in guard else "(loss / 3).backward()"
+    always = "        (loss / 3).backward()\n" if "best" in guard else ""
+    skip = f"        loss = criterion(model(x), y)\n        if {guard}:\n            {then}\n{always}"
+    assert codes(COUNTED.format(skip=skip)) == []
+
+
+LEFT_OVER = """\
+import torch
+from torch import nn
+K = 4
+batches = [(torch.randn(5, 3), torch.randn(5, 1)) for _ in range(10)]
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ran = 0
+for i, (x, y) in enumerate(batches):
+    loss = nn.functional.mse_loss(model(x), y)
+    {guard}
+    (loss / K).backward()
+    ran += 1
+    if {full}:
+        optimizer.step()
+        optimizer.zero_grad()
+        ran = 0
+"""
+GIVES_UP = "if not loss.isfinite():\n        optimizer.zero_grad()\n        ran = 0\n        continue"
+
+
+@pytest.mark.parametrize(
+    ("guard", "full", "found"),
+    [
+        ("pass", "ran == K", ["GA301"]),
+        ("if not loss.isfinite():\n        continue", "ran == K", []),
+        (GIVES_UP, "ran == K", []),
+        ("if not loss.isfinite():\n        continue", "(i + 1) % K == 0", ["GA301", "GA303"]),
+        ("if not loss.isfinite():\n        print(i)", "ran == K", ["GA301"]),
+    ],
+)
+def test_how_many_are_left_over_depends_on_what_is_skipped(guard: str, full: str, found: list[str]) -> None:
+    assert sorted(codes_in(LEFT_OVER.format(guard=guard, full=full))) == found
+
+
+def test_what_data_of_an_unknown_number_leave_over_is_dropped_whatever_is_skipped() -> None:
+    source = LEFT_OVER.format(guard="if not loss.isfinite():\n        continue", full="ran == K")
+    assert codes_in(source.replace("range(10)", "range(number)")) == ["GA301"]

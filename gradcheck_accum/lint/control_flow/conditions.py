@@ -332,15 +332,15 @@ def settled_value(run: State, node: syntax.Expression, scope: v.Scope) -> Any:
 
 
 def depends_on_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
-    return any(isinstance(value, (Tensor, v.Data, v.Gradient)) for value in _named_in(test, scope))
+    return any(isinstance(value, (Tensor, v.Data, v.Gradient)) for value in values_named_in(test, scope))
 
 
 def depends_on_input(test: syntax.Expression, scope: v.Scope) -> bool:
     """Whether a condition depends on input data, and not only on what a model computed from it."""
-    return any(isinstance(value, v.Data) for value in _named_in(test, scope))
+    return any(isinstance(value, v.Data) for value in values_named_in(test, scope))
 
 
-def _named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
+def values_named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
     """The values of the names in a condition."""
     for node in walk(test):
         if isinstance(node, syntax.Name):

@@ -45,6 +45,7 @@ _A_TEST = "test_"
 _SCALER_BYPASSED = "GA503"
 _STEPS_EVERY_TIME = "GA304"
 _INTERRUPTED = "GA303"
+_REMAINDER_DROPPED = "GA301"
 _CLEARED_EVERY_TIME = "GA201"
 _OF_REMAINDERS = frozenset({"GA103", "GA301"})
 """What depends on how many micro-batches a pass has: nothing can be said of it where none but the last is kept."""
@@ -217,6 +218,8 @@ def _scenarios(
     is_thorough = True
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
+    giving_up: set[Place] = set()
+    """Those of them that give up its window too."""
     while pending and len(tried) < _MOST_SCENARIOS and waited < agreement.patience:
         remoteness, _, given, before = heapq.heappop(pending)
         run, took = _complete_run(module, modules, reach, knowledge, root, given)
@@ -233,6 +236,7 @@ def _scenarios(
         waited += run.spent
         visited |= run.calls.visited
         places |= run.skips.passed.keys()
+        giving_up |= run.skips.giving_up
         if function is not None:
             visited.add(function)
         key = frozenset(run.decisions.items())
@@ -264,12 +268,14 @@ def _scenarios(
             flipped[asked[position]] = not run.decisions[asked[position]]
             heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped, done))
     interrupted: list[tuple[Diagnosis, Ledger]] = []
+    depends: set[tuple[str, int]] = set()
     for place in sorted(places) if not counts_itself else ():
-        shown, took = _with_a_skip(found, place, partial(_complete_run, module, modules, reach, knowledge, root))
-        interrupted += shown
+        runs, took = _with_a_skip(found, place, partial(_complete_run, module, modules, reach, knowledge, root))
+        interrupted += [] if place in giving_up else _interrupted(runs)
+        depends |= _depends_on_skips(runs)
         spent += took
     refuted, took = _refuted(found, partial(_complete_run, module, modules, reach, Knowledge(as_written=True), root))
-    return Explored(root, found, spent + took, tuple(interrupted), refuted, is_thorough)
+    return Explored(root, found, spent + took, tuple(interrupted), refuted | depends, is_thorough)
 
 
 def _refuted(
@@ -303,12 +309,12 @@ def _with_a_skip(
     scenarios: list[Scenario],
     place: Place,
     complete: Callable[[dict[str, bool], tuple[Place, int]], tuple[Interpreter | None, int]],
-) -> tuple[list[tuple[Diagnosis, Ledger]], int]:
-    """What shows in every known scenario if ``place`` skips the first micro-batch of its second window.
+) -> tuple[list[tuple[Scenario, Ledger]], int]:
+    """Every known scenario, with its ledger if ``place`` skips the first micro-batch of its second window.
 
     And how many evaluations that took.
     """
-    every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
+    runs: list[tuple[Scenario, Ledger]] = []
     spent = 0
     for scenario in [s for s in scenarios if not s.is_unknown][:_MOST_WITH_A_SKIP]:
         steps = usual_steps(scenario.ledger.windows, scenario.ledger.same)
@@ -321,10 +327,38 @@ def _with_a_skip(
         trace = scenario.ledger.trace
         where = Location(run.recorder.path, place[0], place[1] + 1)
         ledger = fold(replace(trace_of(run.recorder), assumed_steps=trace.assumed_steps, skips_at=where))
+        runs.append((scenario, ledger))
+    return runs, spent
+
+
+def _interrupted(runs: list[tuple[Scenario, Ledger]]) -> list[tuple[Diagnosis, Ledger]]:
+    """What shows of windows that were interrupted in every scenario in which a micro-batch was skipped."""
+    every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
+    for _, ledger in runs:
         found = [d for d in diagnose(ledger) if d.mistake.code == _INTERRUPTED]
         every.append({(d.mistake.code, d.where): (d, ledger) for d in found})
     common = set.intersection(*map(set, every)) if every else set[tuple[str, Location]]()
-    return [every[0][key] for key in sorted(common)], spent
+    return [every[0][key] for key in sorted(common)]
+
+
+def _depends_on_skips(runs: list[tuple[Scenario, Ledger]]) -> set[tuple[str, int]]:
+    """What is found of the end of the training, by code and line, and depends on how many micro-batches were skipped.
+
+    Where the source shows how many there are, but counts those that run, it is not known how many are left over.
+    """
+    found: set[tuple[str, int]] = set()
+    for scenario, ledger in runs:
+        trace = scenario.ledger.trace
+        if not (trace.assumed_length or trace.assumed_turns) and _left_over(ledger) != _left_over(scenario.ledger):
+            dropped = [d for d in scenario.diagnoses if d.mistake.code == _REMAINDER_DROPPED]
+            leak = {d.where.line for d in dropped if d.windows}
+            found |= {(d.mistake.code, d.where.line) for d in dropped if d.where.line not in leak}
+    return found
+
+
+def _left_over(ledger: Ledger) -> int:
+    """How many micro-batches no step has used."""
+    return sum(window.micro_batches for window in ledger.abandoned)
 
 
 def _complete_run(

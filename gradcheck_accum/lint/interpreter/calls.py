@@ -21,6 +21,7 @@ from gradcheck_accum.lint.interpreter.objects import (
     known_otherwise,
     super_method,
 )
+from gradcheck_accum.lint.interpreter.written_settings import settings_of_json
 from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import (
     BLENDS_IN_PLACE,
@@ -40,7 +41,7 @@ from gradcheck_accum.lint.program.torch_names import (
 )
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import call_name, text_of
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
@@ -271,6 +272,10 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     made_of_data = function_of_data(run, path, args, kwargs)
     if made_of_data is not NotImplemented:
         return made_of_data
+    if path == "json.loads" and args and isinstance(args[0], str) and not kwargs:
+        written = settings_of_json(args[0], node.where)
+        if written is not UNKNOWN:
+            return written
     if path == "itertools.repeat" and len(args) == 1 and not kwargs:
         return v.Repeated(text_of(node))
     if path == "itertools.chain.from_iterable" and args and isinstance(args[0], v.Repeated):

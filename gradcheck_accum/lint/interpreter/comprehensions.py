@@ -12,6 +12,7 @@ from gradcheck_accum.lint.control_flow.conditions import choose, settled
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.iteration import items_of
 from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of, walk
@@ -53,13 +54,16 @@ def _comprehended(
     if isinstance(source, v.Loader):
         return _of_every_batch(run, elt, generator.target, source, scope)
     if isinstance(source, Tensor):
-        # The losses that a model returned in a dictionary, say.
-        return element(source)
+        # The losses that a model returned in a dictionary, or one for each of its heads.
+        made = element(source)
+        return replace(made, is_each=True) if isinstance(made, Tensor) else made
     items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
         if isinstance(source, v.Data):
             # What is made of each tensor of a batch, however many it has, is a batch still.
             return v.Data() if v.is_data(element(v.Data())) else UNKNOWN
+        if isinstance(source, tuple) and source[:1] == ("range",) and _cuts_data(run, elt, generator, inner):
+            return v.Chunks(ASSUMED_STEPS, assumed=True)
         if isinstance(source, v.Got) and not source.name and not v.acts_on_gradients(element(source)):
             return source
         if any(is_gradient(part) for part in walk(elt)):
@@ -72,6 +76,15 @@ def _comprehended(
             with run.calls.in_turn(number):
                 results.append(run.evaluate(elt, inner))
     return results
+
+
+def _cuts_data(run: State, elt: syntax.Expression, generator: syntax.Comprehension, scope: v.Scope) -> bool:
+    """Whether a comprehension cuts a piece out of data for each turn: as many micro-batches as are not shown."""
+    cuts = any(isinstance(node, syntax.Subscript) and isinstance(node.slice, syntax.Slice) for node in walk(elt))
+    if not cuts or generator.ifs:
+        return False
+    assign(run, generator.target, UNKNOWN, scope)
+    return v.is_data(run.evaluate(elt, scope))
 
 
 @lru_cache(maxsize=64)
@@ -104,7 +117,7 @@ def dict_comprehension(run: State, node: syntax.DictComp, scope: v.Scope) -> Any
     """``{k: t.to(device) for k, t in batch.items()}`` is a batch still; what is made of other items has their keys."""
     generator, *others = node.generators
     source = run.evaluate(generator.iter, scope)
-    if v.is_data(source):
+    if v.is_data(source) and not isinstance(source, list):
         return v.Data(v.rows_in(source))
     items = None if others else items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:

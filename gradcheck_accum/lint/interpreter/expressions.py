@@ -22,6 +22,7 @@ from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOpe
 from gradcheck_accum.lint.torch_calls.arithmetic import binary, of_numbers
 from gradcheck_accum.lint.torch_calls.data import batches_of, length_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import is_gradient
+from gradcheck_accum.lint.torch_calls.losses import compares_loss
 from gradcheck_accum.lint.torch_calls.masks import mask_of
 from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.retained_graphs import summed
@@ -175,6 +176,10 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
     compared = [value for value in (left, right) if isinstance(value, v.Data)]
     if result is UNKNOWN and compared:
         return mask_of(compared[0], isinstance(left, Num) or isinstance(right, Num))
+    if result is UNKNOWN and len(node.ops) == 1:
+        bounds = [value.value for value in (left, right) if isinstance(value, Num)]
+        if any(compares_loss(run, value, node.ops[0], *bounds) for value in (left, right)):
+            return v.HowGreat()
     return result
 
 

@@ -35,8 +35,8 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
     match source:
         case v.Loader():
             inner = _given_to_inner_loop(run, source, loop) if trains else []
-            if inner and all(isinstance(one, list) and v.is_data(one) for one in inner):
-                return inner, False, True  # windows
+            if inner and all(map(_is_window, inner)):
+                return inner, False, True
             if inner and all(map(v.is_loader, inner)):
                 # A few stand for all: three, as the remainders of two passes may be a window together.
                 return [*inner, inner[-1]][:_FEW_LOADERS] if len(inner) > 1 else inner, False, False
@@ -104,8 +104,17 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             # A list of batches inside a pass over the data is a part of that pass, and so is one in a loop that steps
             # once for all of it: a window.
             is_part = run.loops.passes or (run.loops.depth and not run.reach.steps(loop.body))
-            return list(source), holds_data, holds_data and len(source) > 1 and not is_part
+            is_pass = holds_data and len(source) > 1 and not is_part
+            if trains and is_pass and all(map(_is_window, source)):
+                inner_loop = inner_training_loop(run, loop.body)
+                return list(source), inner_loop is None or not _consumes(inner_loop, loop), True
+            return list(source), holds_data, is_pass
     return _unknown_iteration(run, source, loop, trains)
+
+
+def _is_window(value: Any) -> bool:
+    """Whether a value is a list of batches, or so many that a batch was split into."""
+    return isinstance(value, v.Chunks) or (isinstance(value, list) and v.is_data(value))
 
 
 def listed_in(run: State, source: Any) -> Listed | None:

@@ -14,14 +14,14 @@ from gradcheck_accum.ledger.stated_names import WHAT_REMAINS
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.interpreter.iteration import items_of
-from gradcheck_accum.lint.interpreter.objects import attribute
-from gradcheck_accum.lint.program.torch_names import DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
+from gradcheck_accum.lint.interpreter.objects import attribute, value_of_field
+from gradcheck_accum.lint.program.torch_names import CUTS, DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import Operator, text_of
-from gradcheck_accum.lint.torch_calls.arithmetic import binary
+from gradcheck_accum.lint.torch_calls.arithmetic import binary, reduced
 from gradcheck_accum.lint.torch_calls.data import (
     chunks,
     draw_from,
@@ -157,7 +157,7 @@ def _sum(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
             total = binary(run, Operator.ADD, total, item)
         return total
     if isinstance(items, Tensor):
-        return items.reduced(Reduction.SUM) if items.elementwise else items
+        return items.reduced(Reduction.SUM) if items.elementwise else replace(items, is_each=False)
     return items if isinstance(items, v.Scaled) else Symbol()
 
 
@@ -218,7 +218,7 @@ def _reduce(reduction: Reduction) -> Callable[[State, list[Any], dict[str, Any]]
             return counted(run, value)
         if not isinstance(value, Tensor):
             return value
-        return value.reduced(reduction)
+        return reduced(value, reduction)
 
     return apply
 
@@ -248,6 +248,8 @@ def _rows_of_each(items: Any) -> list[int] | None:
 
 def _stack(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items = args[0] if args else None
+    if isinstance(items, Tensor) and items.is_each:
+        return items
     rows = _rows_of_each(items)
     if rows is not None and not run.loops.depth:
         along = _along(args, kwargs)
@@ -379,6 +381,17 @@ def _namespace(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return v.Instance(v.Class(_NAMESPACE, v.Scope()), attributes) if isinstance(attributes, dict) else attributes
 
 
+def _field(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return value_of_field(run, kwargs)
+
+
+def _batch_sampler(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``BatchSampler(sampler, batch_size, drop_last)``: as many lists of places as a loader has batches."""
+    given = {**dict(zip(("sampler", "batch_size", "drop_last"), args, strict=False)), **kwargs}
+    options = {"drop_last": given.get("drop_last", Symbol())}
+    return new_loader(run, given.get("sampler"), given.get("batch_size", Symbol()), options)
+
+
 def _same_figure(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[0] if args and isinstance(args[0], v.Figure) else Symbol()
 
@@ -451,9 +464,11 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "masked_select": _masked_select,
     "pad_sequence": _padded,
     "where": _where,
-    "chunk": _chunk,
+    **dict.fromkeys(CUTS, _chunk),
     "split": _split,
     "DataLoader": _data_loader,
+    "BatchSampler": _batch_sampler,
+    "field": _field,
     "TensorDataset": _tensor_dataset,
     "chain": _chain,
     "count": _count,

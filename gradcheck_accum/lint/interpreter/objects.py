@@ -18,6 +18,8 @@ from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
 from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler
 
+_NO_CALL = syntax.Call(syntax.NOWHERE, None, syntax.Name(syntax.NOWHERE, None, ""), (), ())
+"""Stands for the call that makes an object which no call of the source makes."""
 _LOSS_OF_OUTPUT = frozenset({"loss", "item"})
 """The members of a model's output that may be the loss which it computed."""
 
@@ -35,11 +37,32 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
     if init is not None:
         call_function(run, init, args, kwargs)
     elif any(isinstance(d, (syntax.Name, syntax.Call)) and "dataclass" in text_of(d) for d in cls.node.decorator_list):
-        fields = [
-            s.target.id for s in cls.node.body if isinstance(s, syntax.AnnAssign) and isinstance(s.target, syntax.Name)
-        ]
-        instance.attributes.update({**dict(zip(fields, args, strict=False)), **kwargs})
+        fields = {
+            s.target.id: s.value
+            for s in cls.node.body
+            if isinstance(s, syntax.AnnAssign) and isinstance(s.target, syntax.Name)
+        }
+        given = {**dict(zip(fields, args, strict=False)), **kwargs}
+        # What a field is made by is made for each object.
+        made = {name: value for name, value in fields.items() if isinstance(value, syntax.Call) and name not in given}
+        instance.attributes.update({name: run.evaluate(value, cls.scope) for name, value in made.items()})
+        instance.attributes.update(given)
     return instance
+
+
+def value_of_field(run: State, options: dict[str, Any]) -> Any:
+    """``dataclasses.field(...)``: what an object has that was not given another value for this field."""
+    factory = options.get("default_factory")
+    match factory:
+        case v.Function():
+            return call_function(run, factory, [], {})
+        case v.Class() if not factory.is_model and not _is_optimizer(run, factory):
+            return instantiate(run, _NO_CALL, factory, [], {})
+        case Symbol(name="list"):
+            return []
+        case Symbol(name="dict"):
+            return {}
+    return options.get("default", UNKNOWN)
 
 
 def _is_optimizer(run: State, cls: v.Class) -> bool:

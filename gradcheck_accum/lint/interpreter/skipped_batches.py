@@ -11,13 +11,15 @@ from __future__ import annotations
 import re
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import depends_on_input
+from gradcheck_accum.lint.control_flow.conditions import depends_on_input, values_named_in
 from gradcheck_accum.lint.control_flow.refusals import gives_up
 from gradcheck_accum.lint.interpreter.iteration import inner_training_loop
 from gradcheck_accum.lint.program.names import FINITE
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
+from gradcheck_accum.lint.state.under_way import Place
 from gradcheck_accum.lint.syntax import Comparison, call_name, text_of, walk
+from gradcheck_accum.lint.torch_calls.losses import compares_loss
 
 _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExit")
 
@@ -25,18 +27,20 @@ _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExi
 def leaves_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
     """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold."""
     backs_out = bool(node.body) and _ends_the_turn(run, node.body[-1])
-    if not backs_out or run.reach.acts(node.body):
+    if not backs_out or not _asks(run, node.test, scope):
         return False
-    asks = _asks_whether_finite(node.test) or _asks_the_data(run, node.test, scope)
-    return asks and _skipped_here(run, node)
+    if run.reach.acts(node.body):
+        run.skips.giving_up.add(_place(node))
+    return _skipped_here(run, node)
 
 
 def keeps_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
     """Whether a branch that is taken only for finite losses, or by what data hold, is not for this micro-batch."""
     if run.reach.acts(node.orelse) or not run.reach.backward_in(node.body):
         return False
-    asks = _asks_whether_finite(node.test) or (run.loops.depth > 0 and _asks_the_data(run, node.test, scope))
-    return asks and _skipped_here(run, node)
+    if not run.loops.depth and not _asks_whether_finite(node.test):
+        return False
+    return _asks(run, node.test, scope) and _skipped_here(run, node)
 
 
 def handler_of(run: State, node: syntax.Try) -> syntax.ExceptHandler | None:
@@ -49,10 +53,39 @@ def handler_of(run: State, node: syntax.Try) -> syntax.ExceptHandler | None:
 
 
 def _skipped_here(run: State, node: syntax.Statement) -> bool:
-    place = node.where.line, node.where.column - 1
+    place = _place(node)
     count = run.skips.passed.get(place, 0)
     run.skips.passed[place] = count + 1
     return run.skips.wanted == (place, count)
+
+
+def _place(node: syntax.Statement) -> Place:
+    return node.where.line, node.where.column - 1
+
+
+def _asks(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a condition asks what a micro-batch is like: its loss, or what its data hold."""
+    return _asks_whether_finite(test) or _asks_the_data(run, test, scope) or _asks_how_great(run, test, scope)
+
+
+def _asks_how_great(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a condition asks how great this micro-batch's loss is, itself or by the name of what was found.
+
+    One that is 0 has no gradient: to skip it changes nothing.
+    """
+    if any(isinstance(value, v.HowGreat) for value in values_named_in(test, scope)):
+        return True
+    for node in walk(test):
+        if isinstance(node, syntax.Compare) and len(node.ops) == 1:
+            sides = (node.left, *node.comparators)
+            values = [value for side in sides for value in values_named_in(side, scope)]
+            if any(compares_loss(run, value, node.ops[0], *map(_constant, sides)) for value in values):
+                return True
+    return False
+
+
+def _constant(node: syntax.Expression) -> object:
+    return node.value if isinstance(node, syntax.Constant) else None
 
 
 def _asks_whether_finite(test: syntax.Expression) -> bool:

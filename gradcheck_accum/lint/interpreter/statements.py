@@ -110,6 +110,7 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
         run.execute(node.body, scope)
         return
     if keeps_out(run, node, scope):
+        run.execute(node.orelse, scope)
         return
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.question.in_boundary = run.question.in_boundary, decides

@@ -72,7 +72,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                     return slice_of_data(run, value, lower, upper)
             if isinstance(rows, syntax.Slice):
                 lower, upper = (None if b is None else run.evaluate(b, scope) for b in (rows.lower, rows.upper))
-                return slice_of_data(run, value, lower, upper)
+                rows_cut = slice_of_data(run, value, lower, upper)
+                return replace(rows_cut, shape=_shape_of_part(value.shape, rows_cut.rows, node.slice))
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):
                 rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
@@ -114,6 +115,22 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                 return value.member(str(index.value))  # one of several things that a call gave together
             return _slice_of_batches(run, value, node.slice, scope)
     return UNKNOWN
+
+
+def _shape_of_part(shape: tuple[int, ...], rows: int | None, index: syntax.Expression) -> tuple[int, ...]:
+    """The shape of ``data[a:b]`` and ``data[:, None]``, which has so many rows; nothing where that is not shown."""
+    if rows is None or not shape:
+        return ()
+    _, *others = index.elts if isinstance(index, syntax.Tuple) else (index,)
+    cut, left = [rows], list(shape[1:])
+    for place in others:
+        if isinstance(place, syntax.Constant) and place.value is None:
+            cut.append(1)
+        elif isinstance(place, syntax.Slice) and place.lower is place.upper is place.step is None and left:
+            cut.append(left.pop(0))
+        else:
+            return ()
+    return (*cut, *left)
 
 
 def _slice(run: State, items: Any, node: syntax.Slice, scope: v.Scope) -> Any:

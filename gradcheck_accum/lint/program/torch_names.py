@@ -138,7 +138,7 @@ KEEPS_ROWS = Names(
     *("add", "sub", "neg", "round", "sign", "tanh", "sigmoid", "cumsum", "softmax", "log_softmax", "nan_to_num"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "erf", "floor", "ceil", "trunc", "frac"),
     *("rsqrt", "reciprocal", "log1p", "log2", "log10", "expm1", "exp2", "relu", "maximum", "minimum", "clip", "lerp"),
-    *("poisson", "bernoulli"),
+    *("poisson", "bernoulli", "one_hot", "normalize"),
 )
 KEEPS_ROWS_ALONG = Names(
     "gives as many rows, if it works along another dimension than the first",
@@ -154,7 +154,8 @@ GIVES_NO_DATA = Names(
 )
 COUNTS = Names("adds up all elements of data", STATES, "sum", "count_nonzero")
 RESHAPES = Names("gives data another shape", STATES, "view", "reshape")
-SPLITS = Names("cuts data into pieces of so many rows", STATES, "split", "tensor_split")
+SPLITS = Names("cuts data into pieces of so many rows", STATES, "split")
+CUTS = Names("cuts data into so many pieces", STATES, "chunk", "tensor_split", "array_split")
 JOINS = Names("joins data along a dimension that it has", STATES, "cat", "concat")
 MAKES_DATA = Names(
     "makes a tensor that is no model's",
@@ -212,6 +213,7 @@ HORIZONS = Table(
     STATES,
     {
         "CosineAnnealingLR": ("T_max", 1),
+        "LinearLR": ("total_iters", 3),
         "PolynomialLR": ("total_iters", 1),
         "OneCycleLR": ("total_steps", 2),
         "get_scheduler": ("num_training_steps", 3),

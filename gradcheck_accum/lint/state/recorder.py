@@ -74,6 +74,8 @@ class Recorder:
     """The origins of the numbers that losses have been divided by, by the models of a loss and the rounded number."""
     ends: dict[str, dict[int, float]] = field(default_factory=dict)
     """The settings that a count of the loop is compared with to end training, with that count at each micro-batch."""
+    sizes: set[str] = field(default_factory=set)
+    """The origins of the numbers that loaders were given for the size of their batches."""
     graphs: dict[Hashable, Part] = field(default_factory=dict)
     """The losses that ``backward`` was called on, by their flow."""
     backwards: dict[Hashable, Location] = field(default_factory=dict)
@@ -114,6 +116,11 @@ class Recorder:
             self.units, self.knows_units, self._is_of_part = rows, True, True
         elif not self._is_of_part:
             self.units, self.knows_units = self.assumed_units, False
+
+    def is_size(self, number: Num) -> bool:
+        """Whether a number is the one that a loader was given for the size of its batches, and micro-batches are."""
+        is_their_size = self.knows_units and number.value == self.units
+        return is_their_size and not number.origins.isdisjoint(self.sizes)
 
     def locate(self, node: syntax.Node) -> Location:
         """The place of a node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from dataclasses import replace
@@ -82,6 +83,8 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         case v.Data(), v.Data() if (mask := joined_masks(op, left, right)) is not None:
             return mask
         case v.Data(), v.Data() if not run.in_training:
+            if op is not Operator.MATMULT and left.shape and right.shape:
+                return _repeated(left.shape, right.shape)
             # Of two of unlike sizes, one is repeated along some dimension; a product of matrices has the left one's.
             same = op is Operator.MATMULT or right.rows in (None, left.rows)
             return v.Data(left.rows if same else right.rows if left.rows is None else None)
@@ -94,6 +97,13 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
     scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
     return v.SCALED if scales else UNKNOWN
+
+
+def _repeated(left: tuple[int, ...], right: tuple[int, ...]) -> v.Data:
+    """What arithmetic makes of data of two shapes: the smaller one is repeated along what it lacks, or has one of."""
+    pairs = itertools.zip_longest(reversed(left), reversed(right), fillvalue=1)
+    shape = tuple(max(pair) for pair in pairs)[::-1]
+    return v.Data(shape[0], shape=shape)
 
 
 def _fresh(run: State, name: str) -> v.Part:
@@ -208,12 +218,22 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
         bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
+    if isinstance(other, Num) and run.recorder.is_size(other):
+        other = replace(other, origins=other.origins | {NAMES_OF_SIZE[0]})
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
     if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
+
+
+def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Tensor:
+    """A tensor after its units were averaged or summed; of several losses of a call, that is their mean or sum."""
+    if not tensor.is_each or tensor.elementwise or any(part.is_unreduced for part in tensor.parts):
+        return tensor.reduced(reduction, partly=partly)
+    terms = replace(tensor, is_each=False)
+    return terms if reduction is Reduction.SUM else terms.scaled(factor_of(v.HowMany(), Operation.DIVIDE))
 
 
 def _names_a_coefficient(name: str) -> bool:
@@ -228,6 +248,8 @@ def factor_of(value: Any, operation: Operation) -> Factor:
     if isinstance(value, v.Extent) and operation is Operation.MULTIPLY:
         # A mean over classes, or places, is made a sum: the objective's, and no division by K, as no size is below 1.
         return Factor(_SOME_SIZE, operation, Purpose.OBJECTIVE)
+    if isinstance(value, v.HowMany) and operation is Operation.DIVIDE:
+        return Factor(1 / _SOME_SIZE, operation, Purpose.OBJECTIVE)
     if not isinstance(value, Num) or (operation is Operation.DIVIDE and value.value == 0):
         return Factor(None, operation)
     number = float(value.value)

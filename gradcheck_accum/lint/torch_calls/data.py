@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from gradcheck_accum.ledger.stated_names import names_steps
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.names import DATASET
 from gradcheck_accum.lint.state import values as v
@@ -81,14 +82,22 @@ def draw_from(run: State, source: Any) -> Any:
 
 
 def chunks(run: State, count: Any) -> Any:
-    """A batch split into ``count`` micro-batches."""
+    """A batch split into ``count`` micro-batches, or at each of a list of places."""
+    if isinstance(count, (list, tuple)):
+        return v.Chunks(len(count) + 1) if id(count) not in run.iterated.grown else Symbol()
     count = bind_steps(run, count) if run.loops.depth else count
     known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
     return v.Chunks(count.value) if known else Symbol()
 
 
 def split(run: State, data: Any, size: Any) -> Any:
-    """A batch split into micro-batches of ``size`` rows: as many as are assumed where the source does not show."""
+    """A batch split into micro-batches of ``size`` rows, or of a list of sizes.
+
+    There are as many as are assumed where the source does not show it.
+    """
+    if isinstance(size, (list, tuple)) and id(size) not in run.iterated.grown:
+        rows = [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in size]
+        return [v.Data(count, is_part=True) for count in rows]
     if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
         count, left = -(-data.rows // size.value), data.rows % size.value
         return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
@@ -191,6 +200,8 @@ def length_of_value(run: State, value: Any) -> Any:
             return _shortest([length for length in lengths if isinstance(length, Num)], len(lengths))
         case ("range" | "zip" | "islice" | "shape" | "slice", *_):
             return Symbol()
+        case v.Tensor(is_each=True):
+            return v.HowMany()
         case list() if id(value) in run.iterated.grown:
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
         case list() if value and v.is_data(value):
@@ -252,6 +263,10 @@ def rows_of_dataset(run: State, dataset: Any) -> int | None:
     match dataset:
         case v.Data():
             return dataset.rows
+        case ("range", *bounds) if bounds and all(
+            isinstance(b, Num) and not b.tags & {v.WHOLE, v.ASSUMED} for b in bounds
+        ):
+            return len(range(*(int(bound.value) for bound in bounds)))
         case list() if len(dataset) > 1 and id(dataset) not in run.iterated.grown:
             return len(dataset)
         case v.Instance():
@@ -269,8 +284,12 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
         return v.Stream.endless()
     if isinstance(size, Symbol) and size.name:
         bind(run, size.name, Num(run.recorder.units, frozenset({v.UNITS})))
+    if isinstance(size, Num) and not names_steps(size.origins):
+        run.recorder.sizes |= size.origins
     if "batch_sampler" in options:
         # How many batches there are is for it to say.
+        if isinstance(options["batch_sampler"], v.Loader):
+            return replace(options["batch_sampler"])
         return v.Loader(rows_of_dataset(run, options["batch_sampler"]))
     rows = rows_of_dataset(run, options.get("sampler", dataset))
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:

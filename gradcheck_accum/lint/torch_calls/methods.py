@@ -12,6 +12,7 @@ from gradcheck_accum.lint.program.torch_names import (
     ASKS_EACH,
     COUNTS,
     COUNTS_ELEMENTS,
+    CUTS,
     CUTS_GRAPH,
     DIVIDES,
     DIVIDES_IN_PLACE,
@@ -34,7 +35,7 @@ from gradcheck_accum.lint.program.torch_names import (
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.torch_calls.arithmetic import scaled
+from gradcheck_accum.lint.torch_calls.arithmetic import reduced, scaled
 from gradcheck_accum.lint.torch_calls.data import chunks, extent, rows_of, split
 from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
@@ -104,7 +105,7 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             return v.Word()
         case Symbol() if name in SAME_MODEL and (base.name or isinstance(base, v.Got)) and name != "apply":
             return base
-        case Symbol() if name == "chunk" and args:
+        case Symbol() if name in CUTS and args:
             return chunks(run, args[0])
         case Symbol() if name == "items" and base.name and not args:
             # The values are what they are where they come alone, too.
@@ -128,7 +129,8 @@ def _tensor_method(
         return base.detached()
     if name in REDUCES:
         along = args[0] if args else kwargs.get("dim")
-        return base.reduced(Reduction.SUM if name.endswith("sum") else Reduction.MEAN, partly=isinstance(along, Num))
+        reduction = Reduction.SUM if name.endswith("sum") else Reduction.MEAN
+        return reduced(base, reduction, partly=isinstance(along, Num))
     if name in DIVIDES | DIVIDES_IN_PLACE and args:
         return scaled(run, base, args[0], Operation.DIVIDE)
     if name in MULTIPLIES | MULTIPLIES_IN_PLACE and args:
@@ -151,7 +153,7 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         sizes = base.reshaped(args)
         first = int(sizes[0].value)
         return replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=sizes)
-    if name == "chunk" and args:
+    if name in CUTS and args:
         return chunks(run, args[0])
     if name in SPLITS and args:
         return split(run, base, args[0])
@@ -181,15 +183,15 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
 
 
 def function_of_data(run: State, path: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What a function of PyTorch makes of data alone, row by row, as the method does; or NotImplemented."""
-    name = path.removeprefix("torch.")
-    if (
-        name not in KEEPS_ROWS | ASKS_EACH | GIVES_AN_ORDER
-        or not args
-        or not isinstance(args[0], v.Data)
-        or any(isinstance(a, Tensor) for a in args)
-    ):
+    """What a function of PyTorch makes of data alone, row by row, as the method does; or NotImplemented.
+
+    Before any training, what any of them makes of data is data.
+    """
+    name = path.removeprefix("torch.").removeprefix("nn.functional.")
+    if not args or not isinstance(args[0], v.Data) or any(isinstance(a, Tensor) for a in all_arguments(args, kwargs)):
         return NotImplemented
+    if name not in KEEPS_ROWS | ASKS_EACH | GIVES_AN_ORDER:
+        return v.Data() if path.startswith("torch.") and not run.loops.depth else NotImplemented
     return _data_method(run, args[0], name, args[1:], kwargs)
 
 

@@ -69,6 +69,16 @@ class Extent(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class HowGreat(Symbol):
+    """Whether a micro-batch's loss is greater, or smaller, than a number: its data decide on that."""
+
+
+@dataclass(frozen=True, slots=True)
+class HowMany(Symbol):
+    """The number of things that a call gave for one micro-batch: the terms of its objective, where they are losses."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scaled(Symbol):
     """Something unknown that was multiplied or divided: if it is a loss, the factor is unknown."""
 

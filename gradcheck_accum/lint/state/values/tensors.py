@@ -93,7 +93,8 @@ class Part:
 class Tensor:
     """The result of a computation: of which models (by root name), and of which losses it is the sum.
 
-    ``summed_at`` is the place that added the losses of several micro-batches up.
+    ``summed_at`` is the place that added the losses of several micro-batches up. ``is_each`` says that it stands for
+    each of as many as a call gave: a list of losses, the number of which the source does not show.
     """
 
     parts: tuple[Part, ...]
@@ -101,6 +102,7 @@ class Tensor:
     grad_scaled: bool = False
     elementwise: bool = False
     summed_at: Location | None = field(default=None, compare=False)
+    is_each: bool = False
 
     def element(self, key: Hashable) -> Tensor:
         """One of several things that a call gave together, as far as their flows tell them apart."""
@@ -147,7 +149,7 @@ class Tensor:
     def reduced(self, reduction: Reduction, *, partly: bool = False) -> Tensor:
         """This tensor after its units were averaged or summed; ``partly`` says along a dimension."""
         parts = tuple(part.reduced(reduction, partly=partly) for part in self.parts)
-        return changed(self, parts=parts, elementwise=False)
+        return changed(self, parts=parts, elementwise=False, is_each=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,96 @@
+"""Losses of as many outputs as a model gives: their mean and their sum are one loss of the objective."""
+
+from __future__ import annotations
+
+import pytest
+from labelled_loops import LabelledLoop, labelled_loops
+from loops_with_places import codes_in
+
+HEAD = """\
+import argparse
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+"""
+LOOPS = labelled_loops("""\
+#: right: the mean of the heads' losses
+def train(model, loader, optimizer, K=3):
+    assert len(loader) % K == 0
+    for i, (x, y) in enumerate(loader, 1):
+        losses = [F.cross_entropy(output, y) for output in model(x)]
+        loss = sum(losses) / len(losses)
+        (loss / K).backward()
+        if i % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+#= GA101: the mean of the heads' losses, which takes the place of no division by K
+-        (loss / K).backward()
++        loss.backward()
+
+#= GA102: the mean of the heads' losses, divided twice
+-        (loss / K).backward()
++        (loss / K / K).backward()
+
+#= right: the mean of the stacked losses
+-        loss = sum(losses) / len(losses)
++        loss = torch.stack(losses).mean()
+
+#= GA101: the mean of the stacked losses alone
+-        loss = sum(losses) / len(losses)
+-        (loss / K).backward()
++        torch.stack(losses).mean().backward()
+
+#= GA101: the sum of the stacked losses alone
+-        loss = sum(losses) / len(losses)
+-        (loss / K).backward()
++        torch.stack(losses).sum().backward()
+
+#= right: the sum of the stacked losses
+-        loss = sum(losses) / len(losses)
++        loss = torch.sum(torch.stack(losses))
+
+#= right: the loss of what the heads give on average
+-        losses = [F.cross_entropy(output, y) for output in model(x)]
+-        loss = sum(losses) / len(losses)
++        shares = torch.stack([output.softmax(-1) for output in model(x)]).mean(0)
++        loss = F.nll_loss(shares.log(), y)
+
+## Windows that a generator cuts, of as many micro-batches as its options say.
+
+#: right: windows of an unknown number of pieces, divided by their number
+parser = argparse.ArgumentParser()
+parser.add_argument("--rows", type=int, default=4)
+parser.add_argument("--pieces", type=int, default=3)
+args = parser.parse_args()
+
+def windows(x, y):
+    span = args.rows * args.pieces
+    for first in range(0, len(x) - span + 1, span):
+        yield [(x[first + i :][: args.rows], y[first + i :][: args.rows]) for i in range(0, span, args.rows)]
+
+def update(model, optimizer, window):
+    optimizer.zero_grad()
+    for x, y in window:
+        (F.mse_loss(model(x), y) / len(window)).backward()
+    optimizer.step()
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for window in windows(torch.randn(96, 3), torch.randn(96, 1)):
+    update(model, optimizer, window)
+
+#= GA101: windows of an unknown number of pieces, and no division
+-        (F.mse_loss(model(x), y) / len(window)).backward()
++        F.mse_loss(model(x), y).backward()
+
+#= right: windows of an unknown number of pieces, divided by what the option says
+-        (F.mse_loss(model(x), y) / len(window)).backward()
++        (F.mse_loss(model(x), y) / args.pieces).backward()
+""")
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_losses_of_what_a_call_gives(loop: LabelledLoop) -> None:
+    assert codes_in(HEAD + loop.source) == loop.codes
