@@ -19,15 +19,17 @@ _CLIPS = {
     "norm": ("nn.utils.clip_grad_norm_(model.parameters(), {})", -2),
     "value": ("nn.utils.clip_grad_value_(model.parameters(), {})", -3),
 }
-"""The ways to clip, each with the power of ten that the gradient of a loss of its own exceeds."""
+"""The ways to clip, each with the power of ten that the gradient of a loss by itself exceeds."""
+
+_LARGEST_K = 9
 
 
 def _clip(v: Variant) -> str:
-    """The clip, with a limit that every micro-batch's gradient exceeds, divided as the objective and the loop do it."""
+    """The clip, with a limit that every micro-batch's gradient exceeds, whatever the objective and K divide it by."""
     call, power = _CLIPS[v.clip]
     o = v.objective
     divided = (o.temperature.value if o.temperature is not None else 1) / min(o.factor, Fraction(1))
-    divided *= v.k ** (2 if "GA102" in v.mutations else 1)
+    divided *= _LARGEST_K ** (2 if "GA102" in v.mutations else 1)
     return call.format(float(f"1e{power - math.ceil(math.log10(divided))}"))
 
 

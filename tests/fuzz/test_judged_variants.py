@@ -135,6 +135,9 @@ k=4, rows=(4,) * 10, boundary="i from 1", flush="or last", scale="window", spell
 mutations={"GA302", "GA103"}
 
 ## Remainders that leak
+#: GA301: a remainder that is cleared where the first window of the next pass begins
+k=5, rows=(1,) * 11, epochs=2, flush="after", scale="window", clears_first=True, mutations={"GA301"}
+
 #: GA301, GA503: a remainder that leaks, beside steps whose gradients overflowed
 k=2, rows=(1,) * 5, units=(3,) * 5, epochs=2, scale="window", model="attention", loss="mse", amp="scaler",
 double=False, mutations={"GA301", "GA503"}
