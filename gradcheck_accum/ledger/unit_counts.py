@@ -317,12 +317,11 @@ def _intended_window_counts(column: Column, evidence: Evidence) -> list[float]:
     points = evidence.points
     if not _opens_short(evidence) or any(point.divisor > 1 for point in points):
         return []
-    numbers: dict[int | None, list[int]] = {}
-    for point in points:
-        own = numbers.setdefault(point.backward.epoch, [])
-        if point.backward.micro_batch not in own:
-            own.append(point.backward.micro_batch)
-    intended = [(p.backward.epoch, numbers[p.backward.epoch].index(p.backward.micro_batch) // p.steps) for p in points]
+    numbers: dict[int | None, dict[int, int]] = {}
+    for point in sorted(points, key=lambda p: p.backward.micro_batch):
+        of_pass = numbers.setdefault(point.backward.epoch, {})
+        of_pass.setdefault(point.backward.micro_batch, len(of_pass))
+    intended = [(p.backward.epoch, numbers[p.backward.epoch][p.backward.micro_batch] // p.steps) for p in points]
     for counts, windows in (
         ([p.term.units for p in points], [p.window_units for p in points]),
         ([p.term.rows for p in points], [p.window_rows for p in points]),
