@@ -369,7 +369,7 @@ def truth(variant: Variant) -> Truth:
         and _shows(v, runs)
         and not _is_the_right_loops(v)
         and not _is_off_by_one(v)
-        and not (verdict == "equivalent" and _only_changes_steps(v, planted))
+        and not (verdict == "equivalent" and _only_changes_steps(v))
         else frozenset(),
         allowed=allowed,
         unseen_in_run=frozenset({"GA304"} & planted),
@@ -383,9 +383,9 @@ def truth(variant: Variant) -> Truth:
     )
 
 
-def _only_changes_steps(v: Variant, planted: frozenset[str]) -> bool:
+def _only_changes_steps(v: Variant) -> bool:
     """Whether the planted mistakes can only change what a step gets: a skipped micro-batch may have no weight."""
-    return all(CATALOGUE[code].changes_gradient for code in planted) and not v.has("GA902")
+    return all(CATALOGUE[OPERATORS[name].code].changes_gradient for name in v.mutations) and not v.has("GA902")
 
 
 def _shows(v: Variant, runs: list[Simulation]) -> bool:
@@ -403,11 +403,15 @@ def _is_the_right_loops(v: Variant) -> bool:
     """Whether ``v`` would be the same loop without its mistake if one of its bare numbers had the other role.
 
     Errors of that loop too, such as a window that lost its micro-batches, are not due to the mistake; nor is the number
-    that an undivided loop then divides a remainder by (GA103).
+    that an undivided loop then divides a remainder by (GA103). If every step is then right, whatever its windows were
+    meant to hold, all that may be wrong is that micro-batches never reached one (GA301).
     """
     others = [frozenset[str](), *([frozenset({"GA103"})] if v.has("GA101") and v.remainder else [])]
     alike = [simulations(replace(v, mutations=mutations)) for mutations in others]
     moved = [simulations(v, ROLES ^ frozenset(names)) for names in _subsets(_of_no_one(v))]
+    only_loses = [own for own in moved if all(run.is_right_step(step) for run in own for step in run.steps)]
+    if only_loses and _only_changes_steps(v) and not v.has("GA301"):
+        return True
     return any(_are_alike(own, other) for own in moved for other in alike)
 
 

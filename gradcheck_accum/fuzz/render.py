@@ -6,25 +6,31 @@ comments, dead code) is changed afterwards on its syntax tree, by `gradcheck_acc
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 from gradcheck_accum.fuzz.disguise import disguised
 from gradcheck_accum.fuzz.preamble import LARGEST_LOSS, one_batch, preamble, units_of
 from gradcheck_accum.fuzz.variants import COUNTED, PLAIN, Variant
 
 _CLIPS = {
-    "norm": ("nn.utils.clip_grad_norm_(model.parameters(), {})", 0.01),
-    "value": ("nn.utils.clip_grad_value_(model.parameters(), {})", 0.001),
+    "norm": ("nn.utils.clip_grad_norm_(model.parameters(), {})", -2),
+    "value": ("nn.utils.clip_grad_value_(model.parameters(), {})", -3),
 }
-"""The ways to clip, each with a limit that every gradient exceeds, unless the objective makes it small."""
+"""The ways to clip, each with the power of ten that the gradient of a loss by itself exceeds."""
+
+_LARGEST_K = 9
 
 
 def _clip(v: Variant) -> str:
-    call, limit = _CLIPS[v.clip]
+    """The clip, with a limit that every micro-batch's gradient exceeds, whatever the objective and K divide it by."""
+    call, power = _CLIPS[v.clip]
     o = v.objective
-    is_small = o.temperature is not None and o.constant is not None and o.operation == "/"
-    return call.format(limit / 100 if is_small else limit)
+    divided = (o.temperature.value if o.temperature is not None else 1) / min(o.factor, Fraction(1))
+    divided *= _LARGEST_K ** (2 if "GA102" in v.mutations else 1)
+    return call.format(float(f"1e{power - math.ceil(math.log10(divided))}"))
 
 
 def render(variant: Variant) -> str:

@@ -8,7 +8,7 @@ Discarding an update on purpose is no mistake. Three cases look alike, and only 
 - A window was *restarted* (an error was handled): what was cleared is less than a window, but the step still waited for
   a whole one, of the very same data or of the same pass. What was cleared is counted nowhere. That the pass is the same
   also shows where the source's counter, which decides on steps, went on counting over both, or where the clearing is in
-  the very loop that counts. (Of a remainder that is cleared there, the last one is not followed by a whole window.)
+  the very loop that counts, before the end of a pass.
 - Anything else is *lost*: the remainder of a pass over the data, or micro-batches that the step counts although they
   are gone. So is what is cleared at the end of every pass, since a decision of the script depends on the data and not
   on the position in the loop; except where a micro-batch was counted and never ran, because the clearing was then a
@@ -75,7 +75,7 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
                     kept = _without(kept, block)
                     doubt = REFUSED_AT_EVERY_END if at_every_end else None
                     parted.rejected.append(replace(_discarded(window, block), unknown=doubt))
-                elif _is_restarted(block, window, steps, counted):
+                elif _is_restarted(block, window, steps, passes, counted):
                     kept = _without(kept, block)
                     parted.restarted.append(_discarded(window, block))
                 elif _is_cleared_unseen(block) and passes.end_with(block[-1]) and _comes_before_others(window):
@@ -213,15 +213,17 @@ def _ends_with(block: Sequence[Entry], cause: ZeroGrad, window: Window) -> bool:
     return bound is not None and bound.reached is not None and reached is not None and bound.reached < reached
 
 
-def _is_restarted(block: Sequence[Entry], window: Window, steps: int, counted: Mapping[Step | ZeroGrad, int]) -> bool:
+def _is_restarted(
+    block: Sequence[Entry], window: Window, steps: int, passes: _Passes, counted: Mapping[Step | ZeroGrad, int]
+) -> bool:
     live = window.with_fate(Fate.LIVE)
     if window.step is None or _count(block) >= steps or _count(live) != steps:
         return False
     batches, again = ({entry.backward.batch for entry in own} for own in (block, live))
-    passes = {entry.epoch for entry in (*block, *live)}
-    in_one_pass = len(passes) == 1 if None not in passes else counted.get(window.step, 0) >= window.micro_batches
+    epochs = {entry.epoch for entry in (*block, *live)}
+    in_one_pass = len(epochs) == 1 if None not in epochs else counted.get(window.step, 0) >= window.micro_batches
     cause = block[-1].wiped_by
-    is_in_the_loop = cause is not None and window.optimizer in cause.within
+    is_in_the_loop = cause is not None and window.optimizer in cause.within and not passes.end_with(block[-1])
     return in_one_pass or is_in_the_loop or (None not in batches and batches <= again)
 
 

@@ -121,7 +121,7 @@ class ColumnSplit:
             return True
         if self._is_of_its_term(column):
             return False
-        if constant and column.source in (Source.LITERAL, Source.NAMED):
+        if evidence.is_constant_of_source(column):
             # Where the source shows what K is, this is another number; otherwise it may be K itself.
             by_k = column.divides and evidence.equals_any(column, SHARES[:2])
             named = evidence.counter or any(map(self._is_division_by_steps, self.columns))
@@ -174,8 +174,7 @@ class ColumnSplit:
             return False
         if self._is_predicted(column) or self._is_right_somewhere(column):
             # A constant that equals a count of the batch by chance is none.
-            constant = column.source in (Source.LITERAL, Source.NAMED) and self.evidence.is_constant(column)
-            return not constant or self.evidence.equals_any(column, SHARES)
+            return not self.evidence.is_constant_of_source(column) or self.evidence.equals_any(column, SHARES)
         unknown = any(point.term.units is None for point in self.evidence.points)
         if unknown or self._is_another_number(column):
             return False
@@ -191,8 +190,6 @@ class ColumnSplit:
     def _may_be_needed(self, column: Column) -> bool:
         """Whether a column that its source does not explain may be the accumulation's if that makes windows right."""
         evidence = self.evidence
-        if column.source is Source.OBJECTIVE:
-            return False
         if column.source is Source.SIZE and self._is_mean_of_terms(column):
             # Its terms are the losses of a batch's samples.
             return False
@@ -202,13 +199,7 @@ class ColumnSplit:
             # A number of unknown source is read by its role, whatever the other terms are divided by.
             alone = column.source is Source.UNSEEN and column.divides
             return roles and not scaled and (alone or others_have_the_like(column, evidence, SHARES[:2]))
-        return roles or self._undoes(column) or evidence.varies_within_a_window(column)
-
-    @staticmethod
-    def _undoes(column: Column) -> bool:
-        """Whether the loss is multiplied by more than 1, not by a constant of the source: that may undo a division."""
-        enlarges = not column.divides and all(value > 1.0 for value in column.values)
-        return enlarges and column.source not in (Source.LITERAL, Source.NAMED)
+        return roles or evidence.varies_within_a_window(column)
 
     # What columns are together
 
@@ -234,8 +225,6 @@ class ColumnSplit:
 
     def _right_with(self, shown: Sequence[Column]) -> Iterator[Sequence[Column]]:
         """Further columns that complete those shown to a right reading, the fewest and the likeliest first."""
-        if self.evidence.is_plain_training:
-            return
         open_ = [c for c in self.objective if c.source is not Source.OBJECTIVE][:_MOST_OPEN]
         likely = [c for c in open_ if self._may_be_needed(c)]
         likely.sort(key=lambda c: (self._is_mean_of_terms(c), not c.whole, not c.divides))

@@ -368,6 +368,10 @@ class Evidence:
         """Whether a column has the same value everywhere."""
         return all(self.same(value, column.values[0]) for value in set(column.values))
 
+    def is_constant_of_source(self, column: Column) -> bool:
+        """Whether a column is one number of the source, written out or with a name that is neither K's nor a size's."""
+        return column.source in (Source.LITERAL, Source.NAMED) and self.is_constant(column)
+
     def windows(self) -> list[list[int]]:
         """The positions of the points of each window, over all ranks."""
         found: dict[int, list[int]] = {}

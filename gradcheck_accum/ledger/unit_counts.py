@@ -141,14 +141,15 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
     if _averages_the_window(columns, evidence):
         return Counted(Reduction.SUM, [], True, nothing.factors, nothing.own_counts, is_whole=True)
     undone = next((c for c in columns if _undoes_the_average(c, evidence)), None)
-    for column in columns:
+    # A constant that equals a count is none where another number counts.
+    for column in sorted(columns, key=evidence.is_constant_of_source):
         if column.source is Source.OBJECTIVE or not _may_count(column, evidence):
             continue
         divisors = [1.0 / (value or 1.0) for value in column.values]
         left = [c for c in columns if c is not column and c is not undone]
         if _is_own_count(column, evidence):
             return Counted(Reduction.MEAN, left, True, divisors, list(divisors))
-        full = _full_window_counts(column, evidence)
+        full = _full_window_counts(column, evidence) or _intended_window_counts(column, evidence)
         if full:
             return Counted(Reduction.SUM, left, True, full, nothing.own_counts)
         if _is_window_count(column, evidence):
@@ -304,6 +305,34 @@ def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
             # The same share in all full windows: it counts a part of their units, or more than them (labels of tokens
             # that are never predicted), and would count the same share of the others.
             return [(total or 0.0) * shares[0] for total in shared]
+    return []
+
+
+def _intended_window_counts(column: Column, evidence: Evidence) -> list[float]:
+    """What each point's window should be divided by, where the first step comes too early for the windows counted.
+
+    The divisor then counts the units, or the rows, of K micro-batches from the beginning of the pass. Empty where it
+    does not.
+    """
+    points = evidence.points
+    if not _opens_short(evidence) or any(point.divisor > 1 for point in points):
+        return []
+    numbers: dict[int | None, dict[int, int]] = {}
+    for point in sorted(points, key=lambda p: p.backward.micro_batch):
+        of_pass = numbers.setdefault(point.backward.epoch, {})
+        of_pass.setdefault(point.backward.micro_batch, len(of_pass))
+    intended = [(p.backward.epoch, numbers[p.backward.epoch][p.backward.micro_batch] // p.steps) for p in points]
+    for counts, windows in (
+        ([p.term.units for p in points], [p.window_units for p in points]),
+        ([p.term.rows for p in points], [p.window_rows for p in points]),
+    ):
+        totals: dict[tuple[int | None, int], float] = {}
+        for window, count in zip(intended, counts, strict=True):
+            totals[window] = totals.get(window, 0.0) + (count or math.nan)
+        if all(
+            evidence.same(value * totals[window], 1.0) for value, window in zip(column.values, intended, strict=True)
+        ):
+            return [total or 0.0 for total in windows]
     return []
 
 

@@ -20,7 +20,7 @@ from itertools import groupby
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, product_of
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import WHAT_REMAINS, is_literal, is_written_out
+from gradcheck_accum.ledger.stated_names import WHAT_REMAINS, is_literal, is_place, is_written_out, names_steps
 from gradcheck_accum.ledger.windows import Entry, Window
 
 
@@ -60,7 +60,7 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
     lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
     # Losses that are divided by the length of their window's list are scaled, also where that is 1.
     right = _divide_by(frozenset[str]().union(*map(lengths_of_list, windows)), windows) or any(
-        _makes_whole(length, windows, same, means_of_terms=False) for length in _explaining(windows)
+        _makes_whole(length, windows, same, strictly=True) for length in _explaining(windows)
     )
     borne_out = [
         n
@@ -131,13 +131,13 @@ def _ends_a_pass(position: int, windows: Sequence[Window]) -> bool:
     return own != following and None not in (own, following)
 
 
-def _makes_whole(length: int, windows: Iterable[Window], same: Same, *, means_of_terms: bool = True) -> bool:
+def _makes_whole(length: int, windows: Iterable[Window], same: Same, *, strictly: bool = False) -> bool:
     """Whether the factors of the losses add up to 1 in every window of ``length`` micro-batches.
 
-    Without ``means_of_terms``, a division by the number of a loss's terms is none for the window.
+    ``strictly``, a division by the number of a loss's terms is none for the window, nor is a constant with a name.
     """
     own = [window for window in windows if window.micro_batches == length]
-    return length > 1 and all(_is_made_whole(window, same, means_of_terms) for window in own)
+    return length > 1 and all(_is_made_whole(window, same, strictly) for window in own)
 
 
 def is_divided_by(window: Window, count: int, same: Same) -> bool:
@@ -149,21 +149,26 @@ def is_divided_by(window: Window, count: int, same: Same) -> bool:
     )
 
 
-def _is_made_whole(window: Window, same: Same, means_of_terms: bool) -> bool:
+def _is_made_whole(window: Window, same: Same, strictly: bool) -> bool:
     """Whether the factors of several micro-batches' losses, at one place or their products, add up to 1 in a window."""
     fresh = window.fresh()
     if window.micro_batches < 2 or any(not entry.backward.terms for entry in fresh):
         return False
     factors = [_factors(entry) for entry in fresh]
     each = list(zip(*factors, strict=True)) if len({len(own) for own in factors}) == 1 else []
-    if not means_of_terms:
+    if strictly:
         mean = next((place for place in each if _makes_mean_of_terms(place, fresh, same)), None)
-        each = [place for place in each if place is not mean]
+        each = [place for place in each if place is not mean and not all(map(_is_named_constant, place))]
     wholes = [math.fsum(factor.value or 0.0 for factor in place) for place in each]
     shares = [_share(entry) for entry in fresh]
     return any(same(whole, 1.0) for whole in wholes) or (
         None not in shares and same(math.fsum(share or 0.0 for share in shares), 1.0)
     )
+
+
+def _is_named_constant(factor: Factor) -> bool:
+    """Whether a factor is a constant that the source has under a name, which is not K's."""
+    return any(map(is_place, factor.origins)) and not is_written_out(factor.origins) and not names_steps(factor.origins)
 
 
 def _makes_mean_of_terms(factors: Sequence[Factor], entries: Sequence[Entry], same: Same) -> bool:

@@ -79,6 +79,32 @@ k=4, rows=(3,) * 8, boundary="counter", flush="or last", double=False, mutations
 #: GA102, GA302: windows that are all one long, of losses that are divided by as many rows too
 k=2, rows=(3,) * 6, boundary="counter", double=False, mutations={"GA102:rows", "GA302"}
 
+#: right: a sum that is divided by the units of its window, in windows that hold as many as a constant is
+k=9, rows=(3,) * 19, flush="or last", scale="total", objective=Objective(constant=Number("27", "TEMPERATURE"))
+
+#: GA201: the same, with a remainder of fewer units, and what was not cleared
+k=9, rows=(3,) * 11 + (2,), flush="or last", scale="total", mutations={"GA201:late"},
+objective=Objective(constant=Number("27", "TEMPERATURE"))
+
+## Windows that are closed too early, of losses that count the units of those that were meant
+#: GA103 (verify), GA302: every window that was meant holds six rows; closed are three, five and four
+k=3, rows=(3, 1, 2, 2, 2, 2), flush="or last", scale="share", layout="helpers", mutations={"GA302"}
+
+#: GA103, GA302: the same sum, divided
+k=3, rows=(3, 1, 2, 2, 2, 2), flush="or last", scale="total", mutations={"GA302"}
+
+#: GA301, GA302: windows that were meant to hold unlike numbers of rows
+k=2, rows=(1, 3, 2, 3, 2, 1), scale="total", mutations={"GA302"}
+
+## A literal K that no window holds, beside a constant that is what they hold
+#: GA302: a constant with a name of its own
+k=2, rows=(1,) * 6, units=(3,) * 6, boundary="counter", loss="smooth l1", mutations={"GA302"},
+objective=Objective(constant=Number("3", "num_heads")), k_from="literal"
+
+#: GA301, GA302: the same in one window of nine, and one micro-batch more
+k=8, rows=(1,) * 10, units=(3,) * 10, boundary="counter", loss="smooth l1", mutations={"GA302"},
+objective=Objective(constant=Number("9", "SCALE")), k_from="literal"
+
 ## Windows that are too short, beside a minimum of K and what remains
 #: GA103, GA302, GA303: a function is given the minimum of a literal K and what remains, in windows that are cleared
 #: too early
@@ -109,6 +135,9 @@ k=4, rows=(4,) * 10, boundary="i from 1", flush="or last", scale="window", spell
 mutations={"GA302", "GA103"}
 
 ## Remainders that leak
+#: GA301: a remainder that is cleared where the first window of the next pass begins
+k=5, rows=(1,) * 11, epochs=2, flush="after", scale="window", clears_first=True, mutations={"GA301"}
+
 #: GA301, GA503: a remainder that leaks, beside steps whose gradients overflowed
 k=2, rows=(1,) * 5, units=(3,) * 5, epochs=2, scale="window", model="attention", loss="mse", amp="scaler",
 double=False, mutations={"GA301", "GA503"}

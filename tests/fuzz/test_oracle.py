@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import Phase, assume, given, note, settings
 
+from gradcheck_accum.fuzz.agreement import execute
 from gradcheck_accum.fuzz.oracle import (
     A_NUMBER_IN_ANOTHER_ROLE,
     AMBIGUITIES,
@@ -176,6 +178,43 @@ def test_by_how_much_a_loop_is_wrong_may_be_open() -> None:
 def test_of_two_mistakes_none_is_demanded() -> None:
     assert truth(UNSCALED).demanded == {"GA101"}
     assert truth(replace(UNSCALED, clip="norm", mutations=frozenset({"GA101", "GA401"}))).demanded == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("constant", "k_from", "demanded"),
+    [
+        # count > 8 with / 8: windows of nine, and one micro-batch that is left. With / 9 too, these windows are right.
+        (Number("9"), "literal", set()),
+        (Number("9", "SCALE"), "literal", set()),
+        (Number("9", "SCALE"), "K", {"GA302"}),
+        (Number("9", "num_heads"), "literal", {"GA302"}),
+        (Number("7"), "literal", {"GA302"}),
+    ],
+)
+def test_a_cause_is_demanded_unless_another_reading_leaves_only_what_was_lost(
+    constant: Number, k_from: str, demanded: set[str]
+) -> None:
+    late = Variant(k=8, rows=(1,) * 10, units=(1,) * 10, boundary="counter", mutations=frozenset({"GA302"}))
+    true = truth(replace(late, objective=Objective(constant=constant), k_from=k_from))
+    assert (true.verdict, true.demanded) == ("deviates", demanded)
+    assert "GA301" in true.allowed
+
+
+@settings(phases=(Phase.generate,), max_examples=40)
+@given(variants(("GA401",), widened=True))
+def test_every_clip_shortens_the_gradient_that_it_is_given(variant: Variant) -> None:
+    """Whatever the objective and the loop divide by: otherwise a clip before the window is complete is no mistake."""
+    norms: list[float] = []
+
+    def clip(parameters: Iterable[torch.Tensor], limit: float, norm: float) -> None:
+        every = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        norms.append(float(torch.linalg.vector_norm(every, norm)) / limit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, limit: clip(parameters, limit, 2.0))
+        patch.setattr(torch.nn.utils, "clip_grad_value_", lambda parameters, limit: clip(parameters, limit, math.inf))
+        execute(render(variant), {})
+    assert norms and min(norms) > 1.0, min(norms)
 
 
 def test_nothing_may_be_said_of_a_right_loop() -> None:
