@@ -175,7 +175,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         and not run.reach.steps(body)
     )
     refuses = gives_up(body) or gives_up(orelse)
-    outer, run.question.in_guard = run.question.in_guard, guards or refuses
+    of_data = _is_a_call_about_data(run, test, scope)
+    outer, run.question.in_guard = run.question.in_guard, run.question.in_guard or guards or refuses or of_data
     try:
         value = run.evaluate(test, scope)
     finally:
@@ -333,6 +334,12 @@ def settled_value(run: State, node: syntax.Expression, scope: v.Scope) -> Any:
 
 def depends_on_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
     return any(isinstance(value, (Tensor, v.Data, v.Gradient)) for value in values_named_in(test, scope))
+
+
+def _is_a_call_about_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a condition asks a function what it says of data: whatever decides in there is no setting."""
+    plain, _ = _without_negation(test)
+    return isinstance(plain, syntax.Call) and not run.reach.acts((plain,)) and depends_on_data(run, plain, scope)
 
 
 def depends_on_input(test: syntax.Expression, scope: v.Scope) -> bool:

@@ -10,7 +10,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.frameworks.accelerate import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.frameworks.deepspeed import as_engine, engine_method, initialized
-from gradcheck_accum.lint.frameworks.ignite import drive, new_driver
+from gradcheck_accum.lint.frameworks.ignite import attach, drive, new_driver, new_running_mean
 from gradcheck_accum.lint.interpreter.argument_parsers import Parser, new_parser, parser_method
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.library import BUILTINS, LIBRARY
@@ -77,6 +77,9 @@ def call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
             return engine_method(run, node, engine, node.func.attr, args, kwargs)
         if isinstance(base, v.Driver) and node.func.attr == "run":
             return drive(run, base, args, kwargs)
+        if isinstance(base, v.RunningMean) and node.func.attr == "attach":
+            attach(node, args, kwargs)
+            return None
         if isinstance(base, Parser):
             return parser_method(run, base, node.func.attr, args, kwargs)
         framework = as_framework(base)
@@ -217,6 +220,9 @@ def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[A
 
 def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tail, path = callee.tail, callee.path
+    running_mean = new_running_mean(path)
+    if running_mean is not None:
+        return running_mean  # its namesakes elsewhere are given the numbers themselves
     handler = LIBRARY.get(tail)
     handled = handler(run, args, kwargs) if handler is not None else NotImplemented
     if handled is not NotImplemented:

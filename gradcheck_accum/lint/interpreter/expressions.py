@@ -15,7 +15,7 @@ from gradcheck_accum.lint.interpreter.iteration import items_of
 from gradcheck_accum.lint.interpreter.objects import attribute, known_otherwise
 from gradcheck_accum.lint.interpreter.subscripts import subscript
 from gradcheck_accum.lint.state import values as v
-from gradcheck_accum.lint.state.bindings import bind_in_comparison, bind_steps
+from gradcheck_accum.lint.state.bindings import bind_in_comparison, bind_length, bind_steps
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
 from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, call_name, text_of
@@ -88,7 +88,7 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
         return of_numbers(node.op, left, right)
     if node.op is Operator.MOD:
         if not isinstance(right, Num):
-            right = _with_settings_bound(run, node.right, right, scope)
+            right = _with_settings_bound(run, node.right, bind_length(run, right, text_of(node.right)), scope)
         run.note_count(node.right, right)
     result = binary(run, node.op, left, right)
     result = summed(run, node, result)

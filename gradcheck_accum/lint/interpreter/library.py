@@ -168,6 +168,20 @@ def _dict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return {name: value for given in (*args, kwargs) for name, value in given.items()} if known else Symbol()
 
 
+def _defaultdict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    match args:
+        case [Symbol(name="list")]:
+            return v.Defaulting(list)
+        case [Symbol(name="float" | "int")]:
+            return v.Defaulting(lambda: Num(0))
+    return Symbol()
+
+
+def _exponential(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A perplexity is made of the mean loss to be reported: what it is wrong by, the mean is."""
+    return args[0] if args and isinstance(args[0], v.Figure) and len(args[0].parts) > 1 else NotImplemented
+
+
 def _getattr(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) >= 2 and isinstance(args[1], str):
         value = v.known_as(run.resolve(attribute(run, args[0], args[1])), args[1])
@@ -479,6 +493,8 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "track": _first,
     **dict.fromkeys(METERS, _meter),
     **dict.fromkeys(("round", "around", "array", "asarray", "tensor"), _figures),
+    "defaultdict": _defaultdict,
+    "exp": _exponential,
     "GradScaler": _unfollowed,
     "autocast": _unfollowed,
     "ceil": _convert(lambda value: -int(-value // 1)),

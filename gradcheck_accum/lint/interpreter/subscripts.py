@@ -58,7 +58,7 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return _slice(run, value, node.slice, scope)
         case dict():
             key = v.key_of(index, text_of(node.slice))
-            held = value.get(key, UNKNOWN)
+            held = value[key] if isinstance(value, v.Defaulting) and isinstance(key, str) else value.get(key, UNKNOWN)
             if isinstance(key, Num) and isinstance(held, Num):
                 return UNKNOWN  # a table of numbers has another one for every turn
             return v.known_as(held, key) if isinstance(key, str) else held

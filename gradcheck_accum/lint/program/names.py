@@ -45,6 +45,11 @@ STEPS = Guess("a call that gives K", Effect.STATES, r"accum\w*_(steps|iters|iter
 LENGTH = Guess(
     "the length of a pass", Effect.STATES, r"len|num_?batch|(?<![a-z])n_?(batch|iter)|total|per_epoch|last|num_?steps"
 )
+MICRO_BATCHES = Guess(
+    "the number of micro-batches of a pass, which is no K where a counter is taken modulo it",
+    Effect.STATES,
+    r"(^|_)(num_?|n_?)(batch(es)?|iters)$|(batches|iters|iterations|steps)_(per|in)_epoch$|^len_\w+$|_len$|_length$",
+)
 BEGINNING = Guess(
     "where a training begins, which is at its default",
     Effect.STATES,

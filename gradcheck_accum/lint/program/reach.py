@@ -182,8 +182,8 @@ class Reach:
             )
         return known
 
-    def acts(self, body: Iterable[syntax.Statement]) -> bool:
-        """Whether any of the statements changes gradients."""
+    def acts(self, body: Iterable[syntax.Node]) -> bool:
+        """Whether any of the statements, or expressions, changes gradients."""
         return any(self._any(self._to_acting, s) for s in body)
 
     @cached_property

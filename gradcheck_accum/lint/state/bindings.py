@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcheck_accum.lint.program.names import LENGTH
+from gradcheck_accum.lint.program.names import LENGTH, MICRO_BATCHES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS, LARGEST_STEPS
@@ -26,6 +26,19 @@ def bind_steps(run: State, value: Any) -> Any:
         run.knowledge.take_for_modulus(default)
         tag = v.tag_of_name(value.name)
         bind(run, value.name, value.as_number(Num(default, frozenset({v.STEPS, tag}), frozenset({tag}))))
+    return value
+
+
+def bind_length(run: State, value: Any, read_as: str) -> Any:
+    """Make an unknown modulus the number of micro-batches that a pass gets, if its name says that it is that number.
+
+    A test that holds at its multiples holds at the last micro-batch of each pass.
+    """
+    value = v.as_setting(value)
+    says = (value.name, read_as) if isinstance(value, Symbol) and value.name else ()
+    if run.loops.passes and any(MICRO_BATCHES.fits(name.rpartition(".")[2]) for name in says):
+        run.recorder.assumed_length = True
+        bind(run, value.name, Num(run.knowledge.pass_length(), frozenset({v.LENGTH})))
     return value
 
 

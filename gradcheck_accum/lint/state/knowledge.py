@@ -81,7 +81,7 @@ class Knowledge:
             self._acting[value] = self._acting.get(value, frozenset()) | number.origins
         if value in self._ignored and value not in self._acting:
             return
-        if value > 1:
+        if value > 1 and (v.LENGTH not in number.tags or v.DERIVED in number.tags):  # a whole pass is no window
             self._moduli.add(value)
             self._origins[value] = self._origins.get(value, frozenset()) | number.origins
             now = self._acting.get(value), self._origins[value], True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradcheck_accum.lint.program.names import SETTINGS
@@ -18,6 +18,17 @@ from gradcheck_accum.lint.state.values.training import Engine, Model, Optimizer
 
 _DEEPEST = 4
 """Lists in lists are looked into this far."""
+
+
+class Defaulting(dict[Any, Any]):
+    """A ``defaultdict`` of lists, or of numbers that begin at 0: ``stats["loss"] += loss.item()``."""
+
+    def __init__(self, begins: Callable[[], Any]) -> None:
+        self.begins = begins
+
+    def __missing__(self, key: Any) -> Any:
+        self[key] = self.begins()
+        return self[key]
 
 
 def _held(value: Any, depth: int = 0) -> Iterator[Any]:
