@@ -320,7 +320,8 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     acts = bool(names.ACTS_ON_GRADIENTS.fits(tail)) and not names.SCHEDULE.fits(tail)
     acts = acts and not names.WRITTEN_DOWN.fits(tail)
     has_optimizer = any(as_optimizer(run, value) is not None for value in given)
-    if looks_like_optimizer(tail) and not (run.in_training and has_optimizer and tail[:1].islower()):
+    makes_optimizer = looks_like_optimizer(tail) and not names.SETTINGS.fits(tail)
+    if makes_optimizer and not (run.in_training and has_optimizer and tail[:1].islower()):
         return new_optimizer(run, node, given)
     if run.in_training and ((acts and (has_optimizer or inherited)) or names.CHANGES_GRADIENTS.fits(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
@@ -344,7 +345,7 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
         return wrapped
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
-    if not given:
+    if not given and (name or run.loops.depth):
         got = f"{name}()" if name else ""
         return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
     return _result_of(run, node, name, given)
