@@ -23,6 +23,7 @@ from gradcheck_accum.lint.interpreter.objects import (
 )
 from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import (
+    RESHAPES,
     BLENDS_IN_PLACE,
     CLIPS,
     DIVIDES_IN_PLACE,
@@ -371,7 +372,8 @@ def _wrapped_loader(given: list[Any]) -> v.Loader | None:
 
 def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any:
     """What an unresolved call gives that got nothing that is known to be data."""
-    if run.loops.depth and any(isinstance(value, Symbol) for value in args):
+    gives_shape = isinstance(node.func, syntax.Attribute) and node.func.attr in RESHAPES  # and makes no data of it
+    if run.loops.depth and not gives_shape and any(isinstance(value, Symbol) for value in args):
         run.draw_made(args)
         factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
         # What is given the number of rows may give something for each of them.

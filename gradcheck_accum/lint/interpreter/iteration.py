@@ -164,7 +164,8 @@ def _along(run: State, data: v.Data, loop: syntax.For, trains: bool) -> tuple[It
     if not trains or not sizes:
         return None
     first, *rest = sizes
-    part = replace(data, rows=int(rest[0].value) if rest else None, shape=data.shape[1:])
+    rows = int(rest[0].value) if rest else None
+    part = replace(data, rows=rows if rows and rows > 0 else None, shape=data.shape[1:])
     items = [replace(part, sizes=tuple(rest) if data.sizes else ())]
     inner = inner_training_loop(run, loop.body)
     is_pass = not run.loops.passes and run.reach.steps(loop.body)
