@@ -8,6 +8,7 @@ from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
+from gradcheck_accum.lint.torch_calls import metrics
 from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, length_of
 
 _CLASS = "ignite.engine.Engine"
@@ -21,13 +22,17 @@ def new_driver(path: str, args: list[Any]) -> v.Driver | None:
 
 
 def drive(run: State, driver: v.Driver, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``trainer.run(loader)``: calls the function with every batch, in passes; its count goes on over all of them."""
+    """``trainer.run(loader)``: calls the function with every batch, in passes; its count goes on over all of them.
+
+    What the function returns is there to be reported: metrics, progress bars and loggers get it as the engine's output.
+    """
     data = args[0] if args else kwargs.get("data", Symbol())
     if not run.reach.backward(driver.function.node):
         return Symbol()
     run.recorder.assumed_turns = True
     iteration = 0
     for _ in range(_EPOCHS):
+        outputs: list[Any] = []
         run.recorder.open_pass()
         run.loops.passes += 1
         run.loops.depth += 1
@@ -37,11 +42,23 @@ def drive(run: State, driver: v.Driver, args: list[Any], kwargs: dict[str, Any])
                 run.loops.begin_turn(True)
                 run.draw()
                 run.assigned[f"{_ENGINE.name}.state.iteration"] = Num(iteration)
-                call_function(run, driver.function, [_ENGINE, batch], {})
+                outputs.append(call_function(run, driver.function, [_ENGINE, batch], {}))
         finally:
             run.loops.depth -= 1
             run.loops.passes -= 1
+        _report(run, driver, outputs)
     return Symbol()
+
+
+def _report(run: State, driver: v.Driver, outputs: list[Any]) -> None:
+    """Report the mean of each number that was read from losses among the outputs of a pass."""
+    keys = outputs[0].keys() if outputs and isinstance(outputs[0], dict) else (None,)
+    for key in keys:
+        numbers = [output.get(key) if isinstance(output, dict) else output for output in outputs]
+        if numbers and all(isinstance(number, v.Figure) for number in numbers):
+            of_pass = metrics.mean(run, numbers)
+            if isinstance(of_pass, v.Figure):
+                run.recorder.show(driver.function.node, of_pass)
 
 
 def _batches(run: State, data: Any) -> list[v.Data]:

@@ -384,7 +384,7 @@ def _same_figure(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _figures(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A number read from losses in another type, or rounded; or a list of several of them."""
+    """A number read from losses in another type, rounded, or as a perplexity; or a list of several of them."""
     match args:
         case [v.Figure() as figure, *_]:
             return figure
@@ -463,7 +463,8 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "trange": _range,
     "track": _first,
     **dict.fromkeys(METERS, _meter),
-    **dict.fromkeys(("round", "around", "array", "asarray", "tensor"), _figures),
+    # A perplexity is as right as the mean that it is computed from.
+    **dict.fromkeys(("round", "around", "array", "asarray", "tensor", "exp"), _figures),
     "GradScaler": _unfollowed,
     "autocast": _unfollowed,
     "ceil": _convert(lambda value: -int(-value // 1)),
