@@ -82,6 +82,9 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             several = len(sources) > 1
             plans = [(several and _counting(one)) or plan(run, one, loop, trains) for one in sources]
             items = list(zip(*(items for items, _, _ in plans), strict=False))
+            if trains and any(_ends_somewhere(one) for one in sources):
+                # It ends after a number of steps, and not where the data do.
+                items = items[: run.knowledge.whole_windows_in(len(items))]
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
         case ("islice", inner, *bounds):
             goes_on = isinstance(inner, v.Stream)
@@ -138,6 +141,15 @@ def _counting(source: Any) -> tuple[Iterable[Any], bool, bool] | None:
         case ("range", Num(value=int() as first), bound) if bound is v.WITHOUT_END:
             return map(Num, itertools.count(first)), False, False
     return None
+
+
+def _ends_somewhere(source: Any) -> bool:
+    """Whether a source is a count from a number, or up to one, that is not shown."""
+    match source:
+        case ("range", *bounds):
+            shown = all(isinstance(bound, Num) for bound in bounds)
+            return not shown and all(bound is not v.WITHOUT_END for bound in bounds)
+    return False
 
 
 def _cut_alike(sources: Sequence[Any]) -> list[Any]:
