@@ -227,8 +227,17 @@ def test_what_is_returned_or_one_off_may_be_right(places: dict[str, str]) -> Non
         ({"divide": "pass", "each": "running += loss.item() * K", "end": "print(running / len(loader))"}, True),
         ({"early": "running += loss.item() * K", "end": "print(running / len(loader))"}, True),
         ({"divide": "pass", "each": "stats['loss'] = loss.item() * K"}, True),
-        ({"each": "running += loss.item() * K", "inside": "losses.append(running); running = 0.0; print(losses)"}, True),
-        ({"each": "running += loss.item() * K", "inside": "losses.append(running / K); running = 0.0; print(losses)"}, False),
+        (
+            {"each": "running += loss.item() * K", "inside": "losses.append(running); running = 0.0; print(losses)"},
+            True,
+        ),
+        (
+            {
+                "each": "running += loss.item() * K",
+                "inside": "losses.append(running / K); running = 0.0; print(losses)",
+            },
+            False,
+        ),
         ({"each": "stats['loss'] = loss.item() * K"}, False),
         ({"divide": "pass", "each": "stats['loss'] = loss.item() * other"}, False),
         ({"divide": "pass", "each": "stats['loss'] = loss.item() * 7"}, False),

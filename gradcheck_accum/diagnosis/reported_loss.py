@@ -87,9 +87,7 @@ def _all_times_steps(event: LossShown) -> bool:
     return all(loss.times_steps for loss in event.losses)
 
 
-def _kind(
-    account: Account, event: LossShown, accumulation: Collection[Location], divisor: int
-) -> _Mean | None:
+def _kind(account: Account, event: LossShown, accumulation: Collection[Location], divisor: int) -> _Mean | None:
     """What kind of a mean a reported number is, of losses divided by ``divisor``; None where it is none that is wrong."""
     shares = [_share(loss, accumulation) for loss in event.losses]
     count = len(shares)
