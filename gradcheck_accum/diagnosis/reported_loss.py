@@ -88,7 +88,7 @@ def _all_times_steps(event: LossShown) -> bool:
 
 
 def _kind(account: Account, event: LossShown, accumulation: Collection[Location], divisor: int) -> _Mean | None:
-    """What kind of a mean a reported number is, of losses divided by ``divisor``; None where it is none that is wrong."""
+    """What a reported number is, of losses that were divided by ``divisor``; None where that is nothing wrong."""
     shares = [_share(loss, accumulation) for loss in event.losses]
     count = len(shares)
     if _all_times_steps(event) and account.same(math.fsum(shares), float(account.steps * divisor)):

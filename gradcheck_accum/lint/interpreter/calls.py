@@ -23,7 +23,6 @@ from gradcheck_accum.lint.interpreter.objects import (
 )
 from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import (
-    RESHAPES,
     BLENDS_IN_PLACE,
     CLIPS,
     DIVIDES_IN_PLACE,
@@ -34,6 +33,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MULTIPLIES_IN_PLACE,
     OPTIMIZERS,
     PLACE_OF_SIZE,
+    RESHAPES,
     STARTS_PROCESSES,
     TAKES_SIZES,
     TAKES_VALUES,

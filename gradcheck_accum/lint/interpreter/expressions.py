@@ -107,9 +107,10 @@ def _is_fixed(value: Any) -> bool:
     """Whether a value is a setting, or computed from settings, wherever it is read."""
     if isinstance(value, v.Computed):
         return _is_fixed(value.left) and _is_fixed(value.right)
-    read = isinstance(value, Symbol) and value.name.rpartition(")")[2]  # of what a call has given
-    is_read = v.is_setting(value) or (type(value) is Symbol and str(read).startswith("."))
-    return is_read or (isinstance(value, Num) and not value.tags)
+    if isinstance(value, Num):
+        return not value.tags
+    of_a_result = type(value) is Symbol and value.name.rpartition(")")[2].startswith(".")
+    return of_a_result or v.is_setting(value)
 
 
 def _with_settings_bound(run: State, node: syntax.Expression, value: Any, scope: v.Scope) -> Any:
