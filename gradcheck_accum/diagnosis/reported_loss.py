@@ -32,16 +32,14 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
     scaled = _scaled(account)
     places: dict[tuple[Location, Location], list[LossShown]] = {}
     for event in account.ledger.trace.events:
-        if isinstance(event, LossShown) and (scaled.get(event.backward, 1) > 1 or _all_times_steps(event)):
+        divisor = scaled.get(event.backward, 0) if isinstance(event, LossShown) else 0
+        if isinstance(event, LossShown) and (divisor > 1 or (divisor and _all_times_steps(event))):
             places.setdefault((event.where, event.shown_at), []).append(event)
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
     accumulation = account.readings.scaled_at(account.windows) if places else ()
     for (where, shown_at), events in places.items():
-        divisor = scaled.get(events[0].backward)
-        if divisor is None:
-            continue
-        each_kind = [_kind(account, event, accumulation, divisor) for event in events]
+        each_kind = [_kind(account, event, accumulation, scaled[event.backward]) for event in events]
         # One micro-batch's own loss is only a progress report, and may be a sum that is still growing.
         kinds = {kind for kind, event in zip(each_kind, events, strict=True) if kind or len(event.losses) > 1}
         kind = kinds.pop() if len(kinds) == 1 else None
