@@ -277,6 +277,7 @@ def train(model, optimizer, criterion, loader, K):
     [
         ("pass", "loss.item()", True),
         ("pass", "{'loss': loss.item()}", True),
+        ("pass", "(loss.item(), optimizer.param_groups[0]['lr'])", True),
         ("pass", "{'loss': loss.item() * K, 'rows': len(x)}", False),
         ("whole = loss.item()", "{'loss': whole}", False),
         ("pass", "None", False),

@@ -50,12 +50,19 @@ def drive(run: State, driver: v.Driver, args: list[Any], kwargs: dict[str, Any])
     return Symbol()
 
 
+def _named(output: Any) -> dict[Any, Any]:
+    """What an output consists of, by keys or places."""
+    if isinstance(output, dict):
+        return output
+    return dict(enumerate(output if isinstance(output, tuple) else (output,)))
+
+
 def _report(run: State, driver: v.Driver, outputs: list[Any]) -> None:
     """Report the mean of each number that was read from losses among the outputs of a pass."""
-    keys = outputs[0].keys() if outputs and isinstance(outputs[0], dict) else (None,)
-    for key in keys:
-        numbers = [output.get(key) if isinstance(output, dict) else output for output in outputs]
-        if numbers and all(isinstance(number, v.Figure) for number in numbers):
+    each = [_named(output) for output in outputs]
+    for key in each[0] if each else ():
+        numbers = [named.get(key) for named in each]
+        if all(isinstance(number, v.Figure) for number in numbers):
             of_pass = metrics.mean(run, numbers)
             if isinstance(of_pass, v.Figure):
                 run.recorder.show(driver.function.node, of_pass)
