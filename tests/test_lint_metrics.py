@@ -160,7 +160,6 @@ def test_a_weight_of_the_objective_divides_nothing(places: dict[str, str], flagg
         {"each": "running += loss.item() * len(x)", "end": "print(running / len(loader))"},
         {"early": "running += loss.item() * len(x)", "end": "print(running / len(loader.dataset))"},
         {"each": ADD, "end": "print(running / len(loader.dataset))"},
-        {"each": ADD, "end": "print(math.exp(running / len(loader)))"},
         {"each": ADD, "end": "save(running / len(loader))"},
         {"each": ADD, "end": "print(running / len(train_data))"},
         {"each": ADD, "end": "print('scaled loss', running / len(loader))"},
@@ -190,6 +189,11 @@ def test_what_is_right_or_not_certain(places: dict[str, str]) -> None:
         ("running += loss.item() * x.shape[0]", "print(running / len(train_dataset))"),
         # In other words.
         (ADD, "print(str(np.round(running / len(loader), 4)))"),
+        # As a perplexity.
+        (ADD, "print(math.exp(running / len(loader)))"),
+        (ADD, "print('ppl', round(np.exp(running / len(loader)), 2))"),
+        # As an item of what the source does not show.
+        (ADD, "stats['loss'] = running / len(loader)"),
         (ADD, "log_metrics_of({'loss': running / len(loader)})"),
         ("running += loss.data.float().cpu().numpy().item()", "print(running / len(loader))"),
         ("losses.append(loss.detach())", "print(torch.stack(losses).mean().item())"),
@@ -215,6 +219,72 @@ def test_the_same_mean_by_other_ways_still(each: str, end: str) -> None:
 )
 def test_what_is_returned_or_one_off_may_be_right(places: dict[str, str]) -> None:
     assert not is_flagged(**places)
+
+
+@pytest.mark.parametrize(
+    ("places", "flagged"),
+    [
+        ({"divide": "pass", "each": "running += loss.item() * K", "end": "print(running / len(loader))"}, True),
+        ({"early": "running += loss.item() * K", "end": "print(running / len(loader))"}, True),
+        ({"divide": "pass", "each": "stats['loss'] = loss.item() * K"}, True),
+        (
+            {"each": "running += loss.item() * K", "inside": "losses.append(running); running = 0.0; print(losses)"},
+            True,
+        ),
+        (
+            {
+                "each": "running += loss.item() * K",
+                "inside": "losses.append(running / K); running = 0.0; print(losses)",
+            },
+            False,
+        ),
+        ({"each": "stats['loss'] = loss.item() * K"}, False),
+        ({"divide": "pass", "each": "stats['loss'] = loss.item() * other"}, False),
+        ({"divide": "pass", "each": "stats['loss'] = loss.item() * 7"}, False),
+        ({"divide": "pass", "each": "running += loss.item() * K", "end": "print(running / len(loader) / K)"}, False),
+        ({"divide": "pass", "each": "stats['loss'] = loss.item()"}, False),
+        ({"each": "running += loss.item()", "end": "print(math.exp(running / len(loader) * K))"}, False),
+        ({"each": "stats['loss'] = loss.item()"}, False),
+    ],
+)
+def test_what_is_multiplied_by_k_though_that_undoes_no_division(places: dict[str, str], flagged: bool) -> None:
+    assert ("GA802" in codes(**places)) is flagged
+
+
+IGNITE = """\
+from ignite.engine import Engine
+from ignite.metrics import RunningAverage
+
+def train(model, optimizer, criterion, loader, K):
+    def update(engine, batch):
+        x, y = batch
+        loss = criterion(model(x), y)
+        {early}
+        loss = loss / K
+        loss.backward()
+        if engine.state.iteration % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return {returned}
+    trainer = Engine(update)
+    RunningAverage(output_transform=lambda out: out).attach(trainer, "loss")
+    trainer.run(loader, max_epochs=3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("early", "returned", "flagged"),
+    [
+        ("pass", "loss.item()", True),
+        ("pass", "{'loss': loss.item()}", True),
+        ("pass", "(loss.item(), optimizer.param_groups[0]['lr'])", True),
+        ("pass", "{'loss': loss.item() * K, 'rows': len(x)}", False),
+        ("whole = loss.item()", "{'loss': whole}", False),
+        ("pass", "None", False),
+    ],
+)
+def test_what_the_function_of_an_engine_returns_is_reported(early: str, returned: str, flagged: bool) -> None:
+    assert ("GA802" in codes_in(IGNITE.format(early=early, returned=returned))) is flagged
 
 
 def few(**places: str) -> str:

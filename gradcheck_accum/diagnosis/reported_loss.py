@@ -20,23 +20,26 @@ class _Mean(Enum):
     OF_DIVIDED = "losses that were divided by K for the backward"
     OF_FEW = "the losses of those micro-batches alone that end a window, over the number of all"
     OF_FEW_DIVIDED = "the same, and each was divided by K for the backward"
+    MULTIPLIED = "losses that were multiplied by K, although that undoes no division"
 
 
 def find_misreported(account: Account) -> Iterator[Diagnosis]:
     """GA802: what is shown as the mean loss is the mean of losses that were divided by K for the backward.
 
-    Or of those of the micro-batches alone that end a window, over the number of all.
+    Or of those of the micro-batches alone that end a window, over the number of all; or K times the mean loss, by a
+    multiplication that undoes no division.
     """
     scaled = _scaled(account)
     places: dict[tuple[Location, Location], list[LossShown]] = {}
     for event in account.ledger.trace.events:
-        if isinstance(event, LossShown) and event.backward in scaled:
+        divisor = scaled.get(event.backward, 0) if isinstance(event, LossShown) else 0
+        if isinstance(event, LossShown) and (divisor > 1 or (divisor and _all_times_steps(event))):
             places.setdefault((event.where, event.shown_at), []).append(event)
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
     accumulation = account.readings.scaled_at(account.windows) if places else ()
     for (where, shown_at), events in places.items():
-        each_kind = [_kind(account, event, accumulation) for event in events]
+        each_kind = [_kind(account, event, accumulation, scaled[event.backward]) for event in events]
         # One micro-batch's own loss is only a progress report, and may be a sum that is still growing.
         kinds = {kind for kind, event in zip(each_kind, events, strict=True) if kind or len(event.losses) > 1}
         kind = kinds.pop() if len(kinds) == 1 else None
@@ -44,7 +47,16 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
             continue
         at = "" if shown_at.place == where.place else message(" at ", shown_at)
         steps = account.steps
-        if kind is _Mean.OF_DIVIDED:
+        if kind is _Mean.MULTIPLIED:
+            said = message(
+                "the reported loss",
+                at,
+                f" is multiplied by {steps}, but that undoes no division (backward at ",
+                events[-1].backward,
+                f"): it is {steps} times the mean loss",
+            )
+            advice = "multiply only what was divided for accumulation, and either add up a window's losses or do that"
+        elif kind is _Mean.OF_DIVIDED:
             divided = f"divided by {steps} for accumulation"
             said = message(
                 "the reported loss",
@@ -69,10 +81,18 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
         yield diagnosis("GA802", where, said, advice)
 
 
-def _kind(account: Account, event: LossShown, accumulation: Collection[Location]) -> _Mean | None:
-    """What kind of a mean a reported number is; None where it is none that is wrong."""
+def _all_times_steps(event: LossShown) -> bool:
+    return all(loss.times_steps for loss in event.losses)
+
+
+def _kind(account: Account, event: LossShown, accumulation: Collection[Location], divisor: int) -> _Mean | None:
+    """What a reported number is, of losses that were divided by ``divisor``; None where that is nothing wrong."""
     shares = [_share(loss, accumulation) for loss in event.losses]
     count = len(shares)
+    if _all_times_steps(event) and account.same(math.fsum(shares), float(account.steps * divisor)):
+        return _Mean.MULTIPLIED
+    if divisor == 1:
+        return None
     if count > 1 and account.same(math.fsum(shares), 1.0) and not _is_of_few(account, event, accumulation):
         return _Mean.OF_DIVIDED
     if any(not account.same(share, shares[0]) for share in shares) or shares[0] <= 0:
@@ -123,8 +143,8 @@ def _scaling(loss: ShownLoss, accumulation: Collection[Location]) -> float:
     return math.prod(factor.value or 1.0 for factor in loss.left_out if factor.where in accumulation)
 
 
-def _scaled(account: Account) -> set[Location]:
-    """The backwards whose losses were themselves divided by K, so that full windows are right."""
+def _scaled(account: Account) -> dict[Location, int]:
+    """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1."""
     full = [w for w in account.known() if w.micro_batches == account.steps > 1 and w.step is not None]
     shares: dict[Location, list[float | None]] = {}
     for window in full:
@@ -138,7 +158,8 @@ def _scaled(account: Account) -> set[Location]:
                 )
                 shares.setdefault(weight.entry.backward.where, []).append(share)
     return {
-        where
+        where: divisor
         for where, own in shares.items()
-        if all(share is not None and account.same(share * account.steps, 1.0) for share in own)
+        for divisor in (account.steps, 1)
+        if all(share is not None and account.same(share * divisor, 1.0) for share in own)
     }

@@ -286,12 +286,14 @@ class GraphsHeld(Event):
 class ShownLoss:
     """The loss of one micro-batch in a reported number: ``share`` times the loss that ``backward`` was called on.
 
-    The factors ``left_out`` are excluded: the loss was multiplied by them for ``backward`` alone.
+    The factors ``left_out`` are excluded: the loss was multiplied by them for ``backward`` alone. ``times_steps`` says
+    that what was read was multiplied by K, by the origin of that number.
     """
 
     share: float
     left_out: tuple[Factor, ...] = ()
     micro_batch: int = -1
+    times_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

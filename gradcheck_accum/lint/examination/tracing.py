@@ -15,6 +15,7 @@ from gradcheck_accum.ledger.events import (
     GraphsHeld,
     LossShown,
     Opaque,
+    Purpose,
     Reason,
     ScaleGrads,
     ScalerUpdate,
@@ -125,10 +126,12 @@ def _loss_in(part: Part, sent: Part) -> ShownLoss | None:
     common = sum(
         1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1] and pair[0].where == pair[1].where, pairs)
     )
-    share, left_out = product_of(part.factors[common:]), sent.factors[common:]
+    read, left_out = part.factors[common:], sent.factors[common:]
+    share = product_of(read)
     if share is None or product_of(left_out) in (None, 0.0):
         return None
-    return ShownLoss(share, left_out, part.micro_batch)
+    times_steps = any(factor.purpose is Purpose.ACCUMULATION for factor in read)
+    return ShownLoss(share, left_out, part.micro_batch, times_steps)
 
 
 def _event(one: Recorded, stores: frozenset[str]) -> Event | None:

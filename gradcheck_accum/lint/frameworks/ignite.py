@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
+from gradcheck_accum.lint.torch_calls import metrics
 from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, length_of
-from gradcheck_accum.lint.torch_calls.metrics import mean, shown
 
 _CLASS = "ignite.engine.Engine"
-_AVERAGE = "ignite.metrics.RunningAverage"
 _ENGINE = Symbol("engine")
 _EPOCHS = 2
 
@@ -23,20 +21,11 @@ def new_driver(path: str, args: list[Any]) -> v.Driver | None:
     return v.Driver(args[0]) if path == _CLASS and len(args) == 1 and isinstance(args[0], v.Function) else None
 
 
-def new_running_mean(path: str) -> v.RunningMean | None:
-    """The metric that a call of an imported name makes if that is a running mean of outputs, or None."""
-    return v.RunningMean() if path == _AVERAGE else None
-
-
-def attach(node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """``RunningAverage(...).attach(trainer, "loss")``: what the trainer's function returns is shown as a mean."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, v.Driver):
-            value.averaged_at = node
-
-
 def drive(run: State, driver: v.Driver, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``trainer.run(loader)``: calls the function with every batch, in passes; its count goes on over all of them."""
+    """``trainer.run(loader)``: calls the function with every batch, in passes; its count goes on over all of them.
+
+    What the function returns is there to be reported: metrics, progress bars and loggers get it as the engine's output.
+    """
     data = args[0] if args else kwargs.get("data", Symbol())
     if not run.reach.backward(driver.function.node):
         return Symbol()
@@ -57,17 +46,26 @@ def drive(run: State, driver: v.Driver, args: list[Any], kwargs: dict[str, Any])
         finally:
             run.loops.depth -= 1
             run.loops.passes -= 1
-        if driver.averaged_at is not None:
-            for kind in zip(*map(_parts, outputs), strict=False):
-                shown(run, driver.averaged_at, [mean(run, list(kind))])
+        _report(run, driver, outputs)
     return Symbol()
 
 
-def _parts(output: Any) -> list[Any]:
-    """What a function returns to its driver, one by one."""
+def _named(output: Any) -> dict[Any, Any]:
+    """What an output consists of, by keys or places."""
     if isinstance(output, dict):
-        return list(output.values())
-    return list(output) if isinstance(output, (list, tuple)) else [output]
+        return output
+    return dict(enumerate(output if isinstance(output, tuple) else (output,)))
+
+
+def _report(run: State, driver: v.Driver, outputs: list[Any]) -> None:
+    """Report the mean of each number that was read from losses among the outputs of a pass."""
+    each = [_named(output) for output in outputs]
+    for key in each[0] if each else ():
+        numbers = [named.get(key) for named in each]
+        if all(isinstance(number, v.Figure) for number in numbers):
+            of_pass = metrics.mean(run, numbers)
+            if isinstance(of_pass, v.Figure):
+                run.recorder.show(driver.function.node, of_pass)
 
 
 def _batches(run: State, data: Any) -> list[v.Data]:

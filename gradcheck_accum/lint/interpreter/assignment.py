@@ -15,6 +15,7 @@ from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
 from gradcheck_accum.lint.torch_calls.masks import chooses, is_left_out
+from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.models import sources_of
 
 
@@ -46,7 +47,7 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
             elif isinstance(holder, v.Data) and chooses(key) and is_left_out(value):
                 assign(run, target.value, replace(holder, ignored=True), scope)
             elif isinstance(key, str):
-                _assign_to_unknown(run, holder, key, value)
+                _assign_to_unknown(run, target, holder, key, value)
 
 
 def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: Any) -> None:
@@ -64,11 +65,16 @@ def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: 
     elif isinstance(holder, (v.Instance, v.Class)):
         holder.attributes[target.attr] = v.known_as(value, target.attr)
     else:
-        _assign_to_unknown(run, holder, target.attr, value)
+        _assign_to_unknown(run, target, holder, target.attr, value)
 
 
-def _assign_to_unknown(run: State, holder: Any, name: str, value: Any) -> None:
-    """``state.step = 0`` or ``state["step"] = 0``, where nothing else is known of what ``state`` holds."""
+def _assign_to_unknown(run: State, target: syntax.Expression, holder: Any, name: str, value: Any) -> None:
+    """``state.step = 0`` or ``state["step"] = 0``, where nothing else is known of what ``state`` holds.
+
+    A number read from losses that is put into it is there to be reported.
+    """
+    if isinstance(value, v.Figure) and isinstance(holder, (Symbol, v.Tensor)):
+        shown(run, target, [value])
     if isinstance(holder, Symbol) and holder.name:
         run.assigned[holder.member(name).name] = value
     elif isinstance(holder, v.Tensor) and holder.parts:

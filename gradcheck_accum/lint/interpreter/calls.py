@@ -10,7 +10,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.frameworks.accelerate import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.frameworks.deepspeed import as_engine, engine_method, initialized
-from gradcheck_accum.lint.frameworks.ignite import attach, drive, new_driver, new_running_mean
+from gradcheck_accum.lint.frameworks.ignite import drive, new_driver
 from gradcheck_accum.lint.interpreter.argument_parsers import Parser, new_parser, parser_method
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.library import BUILTINS, LIBRARY
@@ -34,6 +34,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MULTIPLIES_IN_PLACE,
     OPTIMIZERS,
     PLACE_OF_SIZE,
+    RESHAPES,
     STARTS_PROCESSES,
     TAKES_SIZES,
     TAKES_VALUES,
@@ -77,9 +78,6 @@ def call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
             return engine_method(run, node, engine, node.func.attr, args, kwargs)
         if isinstance(base, v.Driver) and node.func.attr == "run":
             return drive(run, base, args, kwargs)
-        if isinstance(base, v.RunningMean) and node.func.attr == "attach":
-            attach(node, args, kwargs)
-            return None
         if isinstance(base, Parser):
             return parser_method(run, base, node.func.attr, args, kwargs)
         framework = as_framework(base)
@@ -220,9 +218,6 @@ def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[A
 
 def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tail, path = callee.tail, callee.path
-    running_mean = new_running_mean(path)
-    if running_mean is not None:
-        return running_mean  # its namesakes elsewhere are given the numbers themselves
     handler = LIBRARY.get(tail)
     handled = handler(run, args, kwargs) if handler is not None else NotImplemented
     if handled is not NotImplemented:
@@ -331,7 +326,8 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     acts = bool(names.ACTS_ON_GRADIENTS.fits(tail)) and not names.SCHEDULE.fits(tail)
     acts = acts and not names.WRITTEN_DOWN.fits(tail)
     has_optimizer = any(as_optimizer(run, value) is not None for value in given)
-    if looks_like_optimizer(tail) and not (run.in_training and has_optimizer and tail[:1].islower()):
+    makes_optimizer = looks_like_optimizer(tail) and not names.SETTINGS.fits(tail)
+    if makes_optimizer and not (run.in_training and has_optimizer and tail[:1].islower()):
         return new_optimizer(run, node, given)
     if run.in_training and ((acts and (has_optimizer or inherited)) or names.CHANGES_GRADIENTS.fits(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
@@ -355,7 +351,7 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
         return wrapped
     if inherited or any(v.carries_steps(value) for value in given):
         return Symbol(f"{name}()")
-    if not given:
+    if not given and (name or run.loops.depth):
         got = f"{name}()" if name else ""
         return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
     return _result_of(run, node, name, given)
@@ -381,7 +377,8 @@ def _wrapped_loader(given: list[Any]) -> v.Loader | None:
 
 def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any:
     """What an unresolved call gives that got nothing that is known to be data."""
-    if run.loops.depth and any(isinstance(value, Symbol) for value in args):
+    gives_shape = isinstance(node.func, syntax.Attribute) and node.func.attr in RESHAPES  # and makes no data of it
+    if run.loops.depth and not gives_shape and any(isinstance(value, Symbol) for value in args):
         run.draw_made(args)
         factors = (Factor(None),) if any(isinstance(value, v.Scaled) for value in args) else ()
         # What is given the number of rows may give something for each of them.

@@ -11,6 +11,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import choose, settled
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.iteration import items_of
+from gradcheck_accum.lint.program.torch_names import CASTS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
@@ -120,9 +121,15 @@ def dict_comprehension(run: State, node: syntax.DictComp, scope: v.Scope) -> Any
     if v.is_data(source) and not isinstance(source, list):
         return v.Data(v.rows_in(source))
     items = None if others else items_of(run, source, limit=v.LONGEST_LIST)
-    if items is None:
-        return UNKNOWN
     inner = v.Scope(outer=scope)
+    if items is None:
+        cut = _cut(node.value)
+        if others or cut is None or not run.loops.depth:
+            return UNKNOWN
+        # What is cut out of each tensor of a batch is one batch.
+        assign(run, generator.target, UNKNOWN, inner)
+        part = run.evaluate(cut, inner)
+        return part if isinstance(part, v.Got) and not part.name else UNKNOWN
     made: dict[Any, Any] = {}
     for number, item in enumerate(items):
         assign(run, generator.target, item, inner)
@@ -131,6 +138,13 @@ def dict_comprehension(run: State, node: syntax.DictComp, scope: v.Scope) -> Any
             with run.calls.in_turn(number):
                 made[key] = run.evaluate(node.value, inner)
     return made
+
+
+def _cut(node: syntax.Expression) -> syntax.Subscript | None:
+    """What an expression cuts out of something, to whichever device it is moved."""
+    while isinstance(node, syntax.Call) and isinstance(node.func, syntax.Attribute) and node.func.attr in CASTS:
+        node = node.func.value
+    return node if isinstance(node, syntax.Subscript) else None
 
 
 def _of_every_batch(

@@ -82,6 +82,9 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             several = len(sources) > 1
             plans = [(several and _counting(one)) or plan(run, one, loop, trains) for one in sources]
             items = list(zip(*(items for items, _, _ in plans), strict=False))
+            if trains and any(_ends_somewhere(one) for one in sources):
+                # It ends after a number of steps, and not where the data do.
+                items = items[: run.knowledge.whole_windows_in(len(items))]
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
         case ("islice", inner, *bounds):
             goes_on = isinstance(inner, v.Stream)
@@ -149,6 +152,15 @@ def _counting(source: Any) -> tuple[Iterable[Any], bool, bool] | None:
     return None
 
 
+def _ends_somewhere(source: Any) -> bool:
+    """Whether a source is a count from a number, or up to one, that is not shown."""
+    match source:
+        case ("range", *bounds):
+            shown = all(isinstance(bound, Num) for bound in bounds)
+            return not shown and all(bound is not v.WITHOUT_END for bound in bounds)
+    return False
+
+
 def _cut_alike(sources: Sequence[Any]) -> list[Any]:
     """What is zipped with split data is split into as many pieces, and what is zipped with batches has as many."""
     cut = [one for one in sources if isinstance(one, v.Chunks) and not one.assumed]
@@ -173,7 +185,8 @@ def _along(run: State, data: v.Data, loop: syntax.For, trains: bool) -> tuple[It
     if not trains or not sizes:
         return None
     first, *rest = sizes
-    part = replace(data, rows=int(rest[0].value) if rest else None, shape=data.shape[1:])
+    rows = int(rest[0].value) if rest else None
+    part = replace(data, rows=rows if rows and rows > 0 else None, shape=data.shape[1:])
     items = [replace(part, sizes=tuple(rest) if data.sizes else ())]
     inner = inner_training_loop(run, loop.body)
     is_pass = not run.loops.passes and run.reach.steps(loop.body)

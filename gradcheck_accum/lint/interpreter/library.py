@@ -177,11 +177,6 @@ def _defaultdict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return Symbol()
 
 
-def _exponential(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A perplexity is made of the mean loss to be reported: what it is wrong by, the mean is."""
-    return args[0] if args and isinstance(args[0], v.Figure) and len(args[0].parts) > 1 else NotImplemented
-
-
 def _getattr(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) >= 2 and isinstance(args[1], str):
         value = v.known_as(run.resolve(attribute(run, args[0], args[1])), args[1])
@@ -411,7 +406,7 @@ def _same_figure(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _figures(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A number read from losses in another type, or rounded; or a list of several of them."""
+    """A number read from losses in another type, rounded, or as a perplexity; or a list of several of them."""
     match args:
         case [v.Figure() as figure, *_]:
             return figure
@@ -492,9 +487,9 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "trange": _range,
     "track": _first,
     **dict.fromkeys(METERS, _meter),
-    **dict.fromkeys(("round", "around", "array", "asarray", "tensor"), _figures),
     "defaultdict": _defaultdict,
-    "exp": _exponential,
+    # A perplexity is as right as the mean that it is computed from.
+    **dict.fromkeys(("round", "around", "array", "asarray", "tensor", "exp"), _figures),
     "GradScaler": _unfollowed,
     "autocast": _unfollowed,
     "ceil": _convert(lambda value: -int(-value // 1)),

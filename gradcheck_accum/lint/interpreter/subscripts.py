@@ -71,8 +71,9 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                 case ("slice", lower, upper):
                     return slice_of_data(run, value, lower, upper)
             if isinstance(rows, syntax.Slice):
-                lower, upper = (None if b is None else run.evaluate(b, scope) for b in (rows.lower, rows.upper))
-                rows_cut = slice_of_data(run, value, lower, upper)
+                ends = (rows.lower, rows.upper, rows.step)
+                lower, upper, stride = (None if end is None else run.evaluate(end, scope) for end in ends)
+                rows_cut = slice_of_data(run, value, lower, upper, stride)
                 return replace(rows_cut, shape=_shape_of_part(value.shape, rows_cut.rows, node.slice))
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):
@@ -113,6 +114,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                 and (not run.in_training or _is_the_same_in_every_turn(run, node.value))
             ):
                 return value.member(str(index.value))  # one of several things that a call gave together
+            if _are_places_cut_anew(run, node.slice, index):
+                return v.Got(turn=run.loops.turn)
             return _slice_of_batches(run, value, node.slice, scope)
     return UNKNOWN
 
@@ -173,7 +176,17 @@ def _counts_batches(bound: Any) -> bool:
 
 def _is_cut_anew(run: State, index: syntax.Slice, bounds: list[Any]) -> bool:
     """Whether each turn of a training loop cuts out another part of what holds its data, and no list of batches."""
-    return run.loops.depth > 0 and len(bounds) == 2 and not any(map(_counts_batches, bounds)) and _changes(run, index)
+    # With a stride, one bound is enough: from another start on, other rows are taken.
+    stated = len(bounds) == 2 or (len(bounds) == 1 and index.lower is not None and index.step is not None)
+    return run.loops.depth > 0 and stated and not any(map(_counts_batches, bounds)) and _changes(run, index)
+
+
+def _are_places_cut_anew(run: State, node: syntax.Expression, index: Any) -> bool:
+    """Whether an index is the places of rows that this turn of a training loop has cut out of all places."""
+    if isinstance(index, v.Got):
+        return not index.name and index.turn == run.loops.turn
+    places = isinstance(index, list) and len(index) > 1 and all(isinstance(place, Num) for place in index)
+    return places and run.loops.depth > 0 and not _is_the_same_in_every_turn(run, node)
 
 
 def _is_the_same_in_every_turn(run: State, node: syntax.Expression) -> bool:

@@ -118,7 +118,7 @@ METERS = Names(
 SHOWS = Names(
     "shows a number to a person",
     STATES,
-    *("print", "info", "debug", "warning", "log", "write", "format", "plot"),
+    *("print", "info", "debug", "warning", "log", "write", "format", "plot", "dump", "dumps"),
     *("add_scalar", "log_metric", "log_metrics", "log_dict", "set_postfix", "set_postfix_str", "set_description"),
 )
 

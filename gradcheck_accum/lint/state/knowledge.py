@@ -236,6 +236,10 @@ class Knowledge:
         common = common if common <= 512 else max(self.window)
         return common * max(1, -(-3 * max(self.window) // common)) if common > 1 else 6
 
+    def whole_windows_in(self, length: int) -> int:
+        """How many of some micro-batches are whole windows, whichever modulus is K; all if none is whole."""
+        return length - length % math.lcm(*self.window) or length - length % max(self.window) or length
+
     def enough_of(self, length: int) -> int:
         """How many of a great number of micro-batches show as much as all: whole windows, and the remainder."""
         return length % math.lcm(*self.window) + self.unbounded_length()

@@ -104,11 +104,11 @@ def split(run: State, data: Any, size: Any) -> Any:
     return v.Chunks(ASSUMED_STEPS, assumed=True) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
 
-def slice_of_data(run: State, data: Any, lower: Any, upper: Any) -> v.Data:
+def slice_of_data(run: State, data: Any, lower: Any, upper: Any, stride: Any = None) -> v.Data:
     """Data sliced by position: other bounds than the last are another micro-batch, which holds its own rows alone."""
     bounds = [bound for bound in (lower, upper) if bound is not None]
     numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
-    part = _part_of(data, lower, upper)
+    part = _part_of(data, lower, upper, stride)
     if isinstance(data, v.Data) and data.is_part and run.loops.last_slice:
         # What this turn has cut already is cut to its size: x[i * rows:][:rows].
         run.recorder.learn_rows_of_part(part.rows)
@@ -134,12 +134,12 @@ def _is_cut_elsewhere(run: State, places: tuple[Any, ...]) -> bool:
     return True
 
 
-def _part_of(data: Any, lower: Any, upper: Any) -> v.Data:
-    """The rows between two bounds, as many as the source shows."""
+def _part_of(data: Any, lower: Any, upper: Any, stride: Any) -> v.Data:
+    """The rows between two bounds, as many as the source shows: with a stride, not how many the last one leaves."""
     known = data if isinstance(data, v.Data) else v.Data()
     rows = known.rows
     places = [bound if bound is None else getattr(bound, "value", "") for bound in (lower, upper)]
-    shown = rows is not None and all(place is None or isinstance(place, int) for place in places)
+    shown = rows is not None and stride is None and all(place is None or isinstance(place, int) for place in places)
     count = len(range(*slice(*places).indices(rows))) if shown and rows is not None else None
     return replace(known.changed(count or None), counted=None, is_part=True, drawn=None)
 

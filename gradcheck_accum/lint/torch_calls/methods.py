@@ -149,8 +149,9 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         if not isinstance(args[0], Num):
             return Symbol()
         return rows_of(run, base) if args[0].value == 0 else extent(base, args[0].value)
-    if name in RESHAPES and len(args) > 1 and all(isinstance(size, Num) for size in args):
-        sizes = base.reshaped(args)
+    if name in RESHAPES and len(args) > 1 and not v.is_named(args[0]):
+        # A size that is not shown follows from others, as far as anybody knows.
+        sizes = base.reshaped([size if isinstance(size, Num) else Num(-1) for size in args])
         first = int(sizes[0].value)
         return replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=sizes)
     if name in CUTS and args:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_accum.ledger.events import Factor
+from gradcheck_accum.ledger.events import Factor, Purpose
 from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import may_vary
@@ -44,7 +44,9 @@ def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
     if op in (Operator.MULT, Operator.DIV):
         value = float(other.value) if op is Operator.MULT else 1.0 / float(other.value)
         rows = NAMES_OF_SIZE[:1] if v.UNITS in other.tags and op is Operator.MULT else ()
-        return _scaled(figure, Factor(value, origins=frozenset(rows)))
+        is_steps = op is Operator.MULT and value > 1 and run.knowledge.counts_windows(int(value), other.origins)
+        purpose = Purpose.ACCUMULATION if is_steps else Purpose.UNKNOWN
+        return _scaled(figure, Factor(value, purpose=purpose, origins=frozenset(rows)))
     return UNKNOWN
 
 

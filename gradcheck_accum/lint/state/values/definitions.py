@@ -22,13 +22,6 @@ class Driver:
     """An object that calls a function of this file with every batch of data (Ignite's Engine)."""
 
     function: Function
-    averaged_at: syntax.Call | None = None
-    """Where a running mean of what the function returns is attached to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunningMean:
-    """What shows the mean of the outputs of a driver that it is attached to (Ignite's RunningAverage)."""
 
 
 @dataclass(slots=True, eq=False)
