@@ -162,6 +162,19 @@ class ScaleGrads(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rework(Event):
+    """The loop changed the gradients in ``stores`` itself, and not by one factor for all of them (it added noise, say).
+
+    What it does to a window's whole gradient it would do to the large batch's too; what it does between the
+    micro-batches of a window, it would not. ``only_adds`` means that it added something to the gradients, which makes
+    up for no wrong scale.
+    """
+
+    stores: frozenset[str]
+    only_adds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clip(Event):
     """The gradients in ``stores`` were clipped by norm or by value."""
 

@@ -20,6 +20,7 @@ from gradcheck_accum.ledger.events import (
     Clip,
     Event,
     GraphsHeld,
+    Rework,
     ScalerUpdate,
     SchedulerStep,
     Step,
@@ -188,6 +189,8 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
         return where, event.average, event.stores, event.since
     if isinstance(event, GraphsHeld):
         return where, event.count, event.read
+    if isinstance(event, Rework):
+        return where, event.stores, event.only_adds
     if isinstance(event, (Clip, Unscale)):
         return where, event.stores
     return where if isinstance(event, ScalerUpdate) else None

@@ -99,6 +99,7 @@ class Backwards:
         self._run.choose_mode()
         where = user_location()
         self._changes.notice(where, thoroughly=False)
+        self._changes.late.backward_begins()
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since)
@@ -156,6 +157,7 @@ class Backwards:
         self._reads_data = False
         self._clips.forget()
         self._awaited.reached(arrived)
+        self._changes.late.reached(arrived)
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self._book.look(averaged.keys)
@@ -184,7 +186,10 @@ class Backwards:
 
     def _gradient_read(self, tensor: torch.Tensor) -> None:
         """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
-        if self._attention.idle or self._reads_data:
+        if self._attention.idle:
+            return
+        self._changes.late.read(tensor)
+        if self._reads_data:
             return
         if tensor.is_leaf and tensor.requires_grad and not self._losses.tape.is_weight(tensor):
             self._reads_data = True
