@@ -95,6 +95,8 @@ _READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 """The getter of a tensor's ``.grad``."""
 _ASSIGN_GRADIENT = vars(torch._C.TensorBase)["grad"].__set__
 """The setter of a tensor's ``.grad``."""
+_ASSIGN_DATA = vars(torch._C.TensorBase)["data"].__set__
+"""The setter of a tensor's values."""
 
 
 @dataclass(slots=True)
@@ -184,9 +186,11 @@ class Tape(TorchFunctionMode):
         writes = may_write(func)
         if not self._depth and (writes or name == "__set__"):
             self._about_to_change(func, name, args)
-        if self.on_write is not None and (writes or name == "__set__") and args and isinstance(args[0], torch.Tensor):
+        if self.on_write is not None and args and (writes or (name == "__set__" and func == _ASSIGN_DATA)):
             with torch._C.DisableTorchFunction():
-                self.on_write(args[0])
+                for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
+                    if isinstance(target, torch.Tensor):
+                        self.on_write(target)
         made_of = self.preparations.about_to_write(func, args, kwargs) if writes and not self._depth else None
         if writes and args:
             self.copies.about_to_write(args[0])

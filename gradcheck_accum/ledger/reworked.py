@@ -2,7 +2,8 @@
 
 A change of a window's whole gradient is the objective's: the large batch's gradient would be changed in the same way.
 So a gradient that was right before it is right. One that had a wrong scale before it may be right afterwards, if it was
-normalized, say, or each layer's was multiplied by a number of its own. No change makes up for uneven weights.
+normalized, say, or each layer's was multiplied by a number of its own; or if the script's own code makes the update,
+and scales it there. No change makes up for uneven weights.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradcheck_accum.ledger.events import Cause, Reason
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.weights import Readings
 from gradcheck_accum.ledger.windows import Ledger, Window
 
@@ -23,7 +25,8 @@ def with_doubts(ledger: Ledger, readings: Readings) -> Ledger:
 
 
 def _doubt(window: Window, readings: Readings) -> Reason | None:
-    if window.rework is None or window.rework.only_adds or window.unknown is not None:
+    where = _may_be_made_up_for(window)
+    if where is None or window.unknown is not None:
         return None
     weights = readings.relative_weights(window)
     first = weights[0] if weights else None
@@ -32,8 +35,14 @@ def _doubt(window: Window, readings: Readings) -> Reason | None:
     if any(weight is None or not readings.same(weight, first) for weight in weights):
         return None
     return Reason(
-        f"each micro-batch is weighted {first:.4g}x until the gradients are modified manually, at line "
-        f"{window.rework.where.line}, and whether that makes up for it is unknown: scale the losses, or all gradients "
-        "by one factor, before they are modified",
+        f"each micro-batch is weighted {first:.4g}x in .grad, and whether what is done by hand, at line {where.line}, "
+        "makes up for it is unknown: scale the losses, or all gradients by one factor, before it",
         Cause.BY_HAND,
     )
+
+
+def _may_be_made_up_for(window: Window) -> Location | None:
+    """Where a wrong scale of the window's gradient may be made up for, None where it is not."""
+    if window.step is not None and window.step.by_hand:
+        return window.step.where
+    return window.rework.where if window.rework is not None and not window.rework.only_adds else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -47,6 +47,13 @@ RAISED = Reason(
 )
 
 
+class BeginsUpdates(Protocol):
+    """What is told of each backward that begins, before anything is done about it."""
+
+    def backward_begins(self, losses: list[torch.Tensor], where: Location) -> None:
+        """A backward of ``losses`` at ``where`` begins."""
+
+
 class Backwards:
     """Enters each backward, when it has returned."""
 
@@ -64,6 +71,8 @@ class Backwards:
         self.astray = 0
         """How many have filled no gradient of an optimizer's parameters."""
         self.own_steps = OwnSteps()
+        self.updates: BeginsUpdates | None = None
+        """Finds the weights that no optimizer has."""
         self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework stated about the backwards of a line, by path and line."""
         self.graphs = HeldGraphs()
@@ -96,8 +105,10 @@ class Backwards:
             return
         self.begun += 1
         self._thread = threading.get_ident()
-        self._run.choose_mode()
         where = user_location()
+        if self.updates is not None:
+            self.updates.backward_begins([losses] if isinstance(losses, torch.Tensor) else list(losses), where)
+        self._run.choose_mode()
         self._changes.notice(where, thoroughly=False)
         self._changes.late.backward_begins()
         self._schedules.notice(where)

@@ -98,6 +98,13 @@ class Journal:
         self._measured.clear()
         self._begin()
 
+    def begin_again(self) -> int:
+        """Forget what was seen before anything was trained; how many backwards that were."""
+        backwards = sum(isinstance(event, Backward) for event in self._events)
+        self._events.clear()
+        self._begin()
+        return backwards
+
     def forget_before(self, windows: int) -> None:
         """Forget all but the last ``windows`` windows."""
         if self.steps > windows:

@@ -17,6 +17,7 @@ from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
 from gradcheck_accum.verify.watching.changes import Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
@@ -184,6 +185,7 @@ class Steps:
             through_scaler=scaled,
             skipped=skipped,
             again=self._closure_calls.get(id(optimizer), 0) > 1,
+            by_hand=isinstance(optimizer, UpdateByHand),
         )
 
     def _take_back(self) -> None:
