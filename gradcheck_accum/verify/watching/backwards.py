@@ -208,6 +208,8 @@ class Backwards:
 
     def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
         """A backward filled no optimizer's gradients before any step: look for what changes the weights instead."""
+        if self._losses.tape.on_write is not None and self.own_steps.backward_at is None:
+            return  # the updates of other weights are watched
         self.own_steps.filled(reading.reductions, where)
         found, tape = weakref.ref(self.own_steps), self._losses.tape
 

@@ -107,7 +107,7 @@ class LateChanges:
             return
         targets = args[0] if isinstance(args[0], (list, tuple)) else (args[0],)
         keys = {key for t in targets if isinstance(t, torch.Tensor) for key in self._at.get(memory_of(t) or 0, ())}
-        if not keys:
+        if not keys or (name == "__set__" and _is_put_back(args)):
             return
         number = _number(args[1]) if name in _SCALING and len(args) == 2 else None
         for key in keys:
@@ -147,6 +147,12 @@ class LateChanges:
         # Each was multiplied by a factor of its own.
         found = ((key, self._book.before_scaling(key)) for key in keys)
         return {key: Late(then, self._scaled[key], only_adds=False) for key, then in found if then is not None}
+
+
+def _is_put_back(args: Any) -> bool:
+    """Whether an attribute is assigned that changes no value: a tensor's own memory (``p.grad.data += 1`` ends so)."""
+    target, value = args
+    return not isinstance(value, torch.Tensor) or memory_of(value) == memory_of(target)
 
 
 def _number(operand: Any) -> float | None:

@@ -24,7 +24,8 @@ class UpdatesByHand:
     def __init__(self, run: Run, steps: Steps) -> None:
         self._run, self._steps = run, steps
         self._optimizer: UpdateByHand | None = None
-        self._written: dict[int, torch.Size] = {}
+        self._places: dict[int, torch.Size] = {}
+        """The shape of each weight by its place in memory."""
         self.steps = 0
         """How many updates were seen."""
         self.own_steps = OwnSteps()
@@ -35,6 +36,7 @@ class UpdatesByHand:
         run = self._run
         if self._optimizer is not None:
             self.own_steps.backward_at = where
+            self._find_weights(self._optimizer)
             return
         if run.book.optimizers or not run.losses.records:
             return
@@ -43,6 +45,7 @@ class UpdatesByHand:
             return
         self.own_steps.backward_at = where
         self._optimizer = UpdateByHand(weights)
+        self._find_weights(self._optimizer)
         found = weakref.ref(self)
 
         def written(tensor: torch.Tensor) -> None:
@@ -51,6 +54,9 @@ class UpdatesByHand:
                 own.about_to_write(tensor)
 
         run.losses.tape.on_write = written
+
+    def _find_weights(self, own: UpdateByHand) -> None:
+        self._places = {w.data_ptr(): w.shape for group in own.param_groups for w in group["params"]}
 
     @property
     def is_all(self) -> bool:
@@ -63,10 +69,11 @@ class UpdatesByHand:
         They were for something else (a trial run, the layout of a model).
         """
         run, own = self._run, self._optimizer
-        if own is None or self.steps or own not in run.book.optimizers:
+        if own is None or self.steps:
             return 0
+        self._optimizer = None
         begun = run.journal.begin_again()
-        run.book.optimizers.remove(own)
+        run.book.dismiss(own)
         run.awaited.restart()
         run.clips.forget()
         run.book.look(run.book.parameters)
@@ -79,9 +86,7 @@ class UpdatesByHand:
         own = self._optimizer
         if own is None or self._run.attention.idle or not self._run.awaited.of(own):
             return
-        weights = own.param_groups[0]["params"]
-        place = tensor.data_ptr() if tensor.layout is torch.strided else 0
-        if not any(tensor is w or (w.data_ptr() == place and w.shape == tensor.shape) for w in weights):
+        if tensor.layout is not torch.strided or self._places.get(tensor.data_ptr()) != tensor.shape:
             return
         where = user_location()
         if where.through:
