@@ -48,7 +48,7 @@ RAISED = Reason(
 
 
 class BeginsUpdates(Protocol):
-    """What is told of each backward that begins, before anything is done about it."""
+    """Whoever has to know of a backward before anything else is done about it."""
 
     def backward_begins(self, losses: list[torch.Tensor], where: Location) -> None:
         """A backward of ``losses`` at ``where`` begins."""
