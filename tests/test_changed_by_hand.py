@@ -165,6 +165,22 @@ def test_a_change_that_may_depend_on_single_micro_batches_is_not_followed() -> N
     assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())
 
 
+def test_a_change_that_may_depend_on_what_a_hook_saw_is_not_followed() -> None:
+    model, batches = model_and_batches(3 * K)
+    weight, seen = model[0].weight, []
+    weight.register_hook(lambda gradient: seen.append(gradient.square()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as watch:
+        for i, (x, y) in enumerate(batches):
+            (nn.functional.mse_loss(model(x), y) / K).backward()
+            if (i + 1) % K == 0:
+                weight.grad.div_(sum(seen).sqrt() + 1e-3)
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.clear()
+    assert (watch.result().verdict, watch.result().diagnosis) == (Verdict.INCONCLUSIVE, ())
+
+
 def test_other_mistakes_beside_noise_are_found() -> None:
     lost = watched(noise, count=3 * K + 2)
     assert (lost.verdict, [d.mistake.code for d in lost.diagnosis]) == (Verdict.DEVIATES, ["GA301"])

@@ -139,7 +139,7 @@ class LateChanges:
 
     def of(self, keys: Collection[int]) -> Mapping[int, Late]:
         """The changes of these parameters' gradients, all of one store; none where they were read in between."""
-        if not self._read_between.isdisjoint(keys):
+        if not self._read_between.isdisjoint(keys) or any(_has_hooks(self._book.parameters[key]) for key in keys):
             return {}
         made = {key: self._made[key] for key in keys if key in self._made}
         if made or not all(key in self._scaled for key in keys):
@@ -147,6 +147,11 @@ class LateChanges:
         # Each was multiplied by a factor of its own.
         found = ((key, self._book.before_scaling(key)) for key in keys)
         return {key: Late(then, self._scaled[key], only_adds=False) for key, then in found if then is not None}
+
+
+def _has_hooks(parameter: torch.Tensor) -> bool:
+    """Whether the script has put hooks on a parameter, which see each micro-batch's gradient; one is ours."""
+    return len(parameter._backward_hooks or ()) > 1 or bool(parameter._post_accumulate_grad_hooks)
 
 
 def _is_put_back(args: Any) -> bool:
