@@ -81,7 +81,8 @@ SCALINGS = frozenset(
 """Functions that multiply or divide tensors, by name."""
 
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
-_CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
+CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
+"""Functions that clamp tensors, by name."""
 
 
 _PURE = frozenset({"__getitem__", "__len__", "cat", "dim", "is_floating_point", "numel", "size", "stack"})
@@ -92,6 +93,10 @@ _MARK = "_record_function_"
 
 _READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 """The getter of a tensor's ``.grad``."""
+_ASSIGN_GRADIENT = vars(torch._C.TensorBase)["grad"].__set__
+"""The setter of a tensor's ``.grad``."""
+_ASSIGN_DATA = vars(torch._C.TensorBase)["data"].__set__
+"""The setter of a tensor's values."""
 
 
 @dataclass(slots=True)
@@ -118,9 +123,10 @@ class Tape(TorchFunctionMode):
     ``on_scalar`` is called with each scalar that a call outside modules returns, if it requires a gradient,
     ``on_blend`` with each in-place operation that may update an average, and its arguments, ``on_scale`` with what is
     about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
-    that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
-    ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result. ``is_weight`` is asked
-    which tensors are weights.
+    that clamps, ``on_write`` with each tensor that is about to be written into, ``on_change`` with the name and the
+    arguments of each call outside modules that is about to write, ``on_gradient_read`` with each tensor whose ``.grad``
+    is read, ``on_gradient_assigned`` with each whose ``.grad`` is about to be assigned, and the value, and ``on_call``
+    with each outermost call: its name, arguments and result. ``is_weight`` is asked which tensors are weights.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -128,7 +134,9 @@ class Tape(TorchFunctionMode):
     on_scale: Callable[[Any], object] | None = None
     on_clamp: Callable[[Any, Any], object] | None = None
     on_write: Callable[[torch.Tensor], object] | None = None
+    on_change: Callable[[str, Any], object] | None = None
     on_gradient_read: Callable[[torch.Tensor], object] | None = None
+    on_gradient_assigned: Callable[[torch.Tensor, Any], object] | None = None
     on_call: Callable[[str, Any, Any], object] | None = None
     is_weight: Callable[[torch.Tensor], bool] = is_parameter
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
@@ -167,7 +175,7 @@ class Tape(TorchFunctionMode):
         if name in _SCALES and self.on_scale is not None and not (self._depth or self.pauses):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
-        if name in _CLAMPS and not (self._depth or self.pauses):
+        if name in CLAMPS and not (self._depth or self.pauses):
             self._clamps(args, kwargs)
         if self.pauses or name.startswith(_MARK):
             return call_from(caller, func, args, kwargs)
@@ -176,9 +184,13 @@ class Tape(TorchFunctionMode):
         if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
             self.on_gradient_read(args[0])
         writes = may_write(func)
-        if self.on_write is not None and (writes or name == "__set__") and args and isinstance(args[0], torch.Tensor):
+        if not self._depth and (writes or name == "__set__"):
+            self._about_to_change(func, name, args)
+        if self.on_write is not None and args and (writes or (name == "__set__" and func == _ASSIGN_DATA)):
             with torch._C.DisableTorchFunction():
-                self.on_write(args[0])
+                for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
+                    if isinstance(target, torch.Tensor):
+                        self.on_write(target)
         made_of = self.preparations.about_to_write(func, args, kwargs) if writes and not self._depth else None
         if writes and args:
             self.copies.about_to_write(args[0])
@@ -202,6 +214,15 @@ class Tape(TorchFunctionMode):
                 self.on_call(name, args, result)
         return result
 
+    def _about_to_change(self, func: Any, name: str, args: Any) -> None:
+        """A call outside modules is about to write, or to assign an attribute of a tensor."""
+        with torch._C.DisableTorchFunction():
+            if name == "__set__" and func == _ASSIGN_GRADIENT:
+                if self.on_gradient_assigned is not None:
+                    self.on_gradient_assigned(*args)
+            elif self.on_change is not None:
+                self.on_change(name, args)
+
     def _pure(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one of the `_PURE` functions outside modules."""
         result = call_from(caller, func, args, kwargs)
@@ -224,7 +245,7 @@ class Tape(TorchFunctionMode):
         ``gradients`` says whether what is about to be scaled may be gradients.
         """
         name = getattr(func, "__name__", "")
-        if name in _CLAMPS and gradients and not self.pauses:
+        if name in CLAMPS and gradients and not self.pauses:
             self._clamps(args, kwargs)
         if name not in _SCALES or self.pauses:
             return call_from(caller, func, args, kwargs)
@@ -478,7 +499,7 @@ class ScalingNotes(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name not in _SCALES and name not in _CLAMPS:
+        if name not in _SCALES and name not in CLAMPS:
             # Nearly all functions are of this kind.
             return call_from(sys._getframe(1), func, args, kwargs)
         return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)

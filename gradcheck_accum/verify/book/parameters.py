@@ -47,6 +47,12 @@ class ParameterBook:
                 new.append(parameter)
         return new
 
+    def dismiss(self, optimizer: Optimizer) -> None:
+        """Forget an optimizer, but not its parameters."""
+        self.optimizers = [known for known in self.optimizers if known is not optimizer]
+        self.names.pop(id(optimizer), None)
+        self._cells, self._size = {}, (-1, -1)
+
     def cells(self) -> dict[int, str]:
         """The store of every parameter: the parameters that the same optimizers own are filled and cleared together."""
         size = sum(len(group["params"]) for o in self.optimizers for group in o.param_groups), len(self.optimizers)

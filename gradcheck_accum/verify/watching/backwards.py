@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -47,6 +47,13 @@ RAISED = Reason(
 )
 
 
+class BeginsUpdates(Protocol):
+    """Whoever has to know of a backward before anything else is done about it."""
+
+    def backward_begins(self, losses: list[torch.Tensor], where: Location) -> None:
+        """A backward of ``losses`` at ``where`` begins."""
+
+
 class Backwards:
     """Enters each backward, when it has returned."""
 
@@ -64,6 +71,8 @@ class Backwards:
         self.astray = 0
         """How many have filled no gradient of an optimizer's parameters."""
         self.own_steps = OwnSteps()
+        self.updates: BeginsUpdates | None = None
+        """Finds the weights that no optimizer has."""
         self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework stated about the backwards of a line, by path and line."""
         self.graphs = HeldGraphs()
@@ -96,9 +105,12 @@ class Backwards:
             return
         self.begun += 1
         self._thread = threading.get_ident()
-        self._run.choose_mode()
         where = user_location()
+        if self.updates is not None:
+            self.updates.backward_begins([losses] if isinstance(losses, torch.Tensor) else list(losses), where)
+        self._run.choose_mode()
         self._changes.notice(where, thoroughly=False)
+        self._changes.late.backward_begins()
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since)
@@ -156,6 +168,7 @@ class Backwards:
         self._reads_data = False
         self._clips.forget()
         self._awaited.reached(arrived)
+        self._changes.late.reached(arrived)
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self._book.look(averaged.keys)
@@ -184,7 +197,10 @@ class Backwards:
 
     def _gradient_read(self, tensor: torch.Tensor) -> None:
         """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
-        if self._attention.idle or self._reads_data:
+        if self._attention.idle:
+            return
+        self._changes.late.read(tensor)
+        if self._reads_data:
             return
         if tensor.is_leaf and tensor.requires_grad and not self._losses.tape.is_weight(tensor):
             self._reads_data = True
@@ -192,6 +208,8 @@ class Backwards:
 
     def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
         """A backward filled no optimizer's gradients before any step: look for what changes the weights instead."""
+        if self._losses.tape.on_write is not None and self.own_steps.backward_at is None:
+            return  # the updates of other weights are watched
         self.own_steps.filled(reading.reductions, where)
         found, tape = weakref.ref(self.own_steps), self._losses.tape
 

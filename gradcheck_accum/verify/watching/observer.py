@@ -34,10 +34,12 @@ from gradcheck_accum.verify.watching.companion import Companion
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.journal import Journal
 from gradcheck_accum.verify.watching.loss_reader import LossReader
+from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
 from gradcheck_accum.verify.watching.step_measuring import StepMeasuring
 from gradcheck_accum.verify.watching.steps import Steps
+from gradcheck_accum.verify.watching.updates_by_hand import UpdatesByHand
 
 _P = ParamSpec("_P")
 
@@ -82,6 +84,9 @@ class Observer:
             measuring,
             max_windows=max_windows,
         )
+        self.updates = UpdatesByHand(self.run, self.steps)
+        if companion is None:
+            self.backwards.updates = self.updates
         self._is_accompanied = companion is not None
         self.children = 0
         """How many processes that may train the loop has started."""
@@ -115,6 +120,8 @@ class Observer:
         """An optimizer has been made, or has got more parameters: to be known in windows that are watched later too."""
         if self.run.attention.elsewhere:
             return
+        if not isinstance(optimizer, UpdateByHand):
+            self.backwards.astray += self.updates.give_way()
         if self.run.attention.asleep:
             # Its parameters are listened to from the window that is watched next.
             self.run.book.adopt_unseen(optimizer)

@@ -17,6 +17,7 @@ from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
 from gradcheck_accum.verify.watching.changes import Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
@@ -118,7 +119,7 @@ class Steps:
     def _begin(self, optimizer: Optimizer) -> None:
         self._arrivals.adopt(optimizer)
         where = user_location()
-        if not self._changes.notice(where) and self._pending is not None:
+        if not self._changes.notice(where, is_whole=True) and self._pending is not None:
             own = frozenset(id(p) for p in parameters_of(optimizer))
             if own < self._pending_parameters():
                 # An optimizer distributes its parameters over others (or over the ranks): it has been measured as a
@@ -129,6 +130,7 @@ class Steps:
             if own == self._pending_parameters():
                 # An optimizer wraps another: the step is the other's, and what follows it does not matter.
                 self._take_back()
+        self._changes.late.used({id(p) for p in parameters_of(optimizer)})
         # A fused optimizer is called all the same, and leaves its weights as they are.
         step = self._event(optimizer, skipped=bool(getattr(optimizer, "found_inf", False)))
         self._schedules.notice(where)
@@ -183,6 +185,7 @@ class Steps:
             through_scaler=scaled,
             skipped=skipped,
             again=self._closure_calls.get(id(optimizer), 0) > 1,
+            by_hand=isinstance(optimizer, UpdateByHand),
         )
 
     def _take_back(self) -> None:
