@@ -98,7 +98,7 @@ class Backwards:
         self._thread = threading.get_ident()
         self._run.choose_mode()
         where = user_location()
-        self._changes.notice(where, thoroughly=False)
+        self._changes.before_backward(where)
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since)
@@ -165,6 +165,7 @@ class Backwards:
         given = self._run.given.take(backward_losses.program)
         record = Record(event, part, squares, backward_losses.program, changed, call_chain(), given)
         self._awaited.add(record, reading.scale)
+        self._run.uses.backward_ends()
         if record.changed:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if backward_losses.unknown:

@@ -25,6 +25,12 @@ USED_BY_HAND = Reason(
     "optimizer's step() are compared",
     Cause.BY_HAND,
 )
+AT_SEVERAL_WEIGHTS = Reason(
+    "gradients that were computed with different weights add up: the weights were moved manually by what was computed "
+    "from the first of them, and these were not cleared before the next backward(): if they were only for that, call "
+    "zero_grad() in between",
+    Cause.BY_HAND,
+)
 
 
 class Changes:
@@ -32,7 +38,7 @@ class Changes:
 
     def __init__(self, run: Run, by_hand: GradientsByHand) -> None:
         self._journal, self._awaited, self._losses = run.journal, run.awaited, run.losses
-        self._counters = run.counters
+        self._counters, self._uses = run.counters, run.uses
         self._book, self._clips, self._by_hand = run.book, run.clips, by_hand
         self._operations = GradientOperations(run.book)
         run.losses.tape.on_scale = self._operations.scales
@@ -49,6 +55,18 @@ class Changes:
             self._journal.add(opaque)
         self._partly.clear()
         return self._look(where, thoroughly=thoroughly)
+
+    def before_backward(self, where: Location) -> None:
+        """A backward is entered: what was done to gradients and weights until then was done before it."""
+        self.notice(where, thoroughly=False)
+        written, at = self._uses.written, self._uses.at
+        if written and at is not None:
+            # What is cleared by hand is noticed too late: there is nothing left to compare.
+            cleared = all(is_cleared(self._book.gradient(key)) for key in written)
+            reason = USED_BY_HAND if cleared else AT_SEVERAL_WEIGHTS
+            self._journal.add(Opaque(where=at, stores=self._book.stores(written), reason=reason))
+        self._uses.forget()
+        self._awaited.moved.settle()
 
     def _look(self, where: Location, *, thoroughly: bool, clears: bool = False) -> bool:
         """Emit changes by other means; ``clears`` means that a clearing is about to follow.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from torch.optim.optimizer import Optimizer
@@ -15,7 +15,7 @@ from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
-from gradcheck_accum.verify.watching.changes import Changes
+from gradcheck_accum.verify.watching.changes import USED_BY_HAND, Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
@@ -26,6 +26,9 @@ UNUSED_CLOSURE = (
     "a step that was given a closure and never called it uses no gradient that this closure has computed: to compare, "
     "call step() without it"
 )
+
+BY_HAND = "by hand"
+"""The name of the optimizer of steps that the loop itself makes."""
 
 
 class SeenEnough(BaseException):
@@ -48,7 +51,7 @@ class Steps:
         max_windows: int | None,
     ) -> None:
         self._journal, self._awaited, self._book, self._clips = run.journal, run.awaited, run.book, run.clips
-        self._counters = run.counters
+        self._counters, self._uses = run.counters, run.uses
         self._arrivals, self._by_hand, self._changes = arrivals, by_hand, changes
         self._schedules, self._backwards, self._measuring = schedules, backwards, measuring
         self._max_windows = max_windows
@@ -155,6 +158,31 @@ class Steps:
         )
         self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
         self._begun_at = self._backwards.begun
+        self._uses.step_begins(is_pytorchs=type(optimizer).step.__module__.startswith("torch.optim."))
+
+    def made_by_hand(self, cleared: Collection[int]) -> None:
+        """The gradients of the parameters ``cleared`` are about to be: where the loop has used them, it has stepped.
+
+        That is so if it has written into the weights what it computed from their gradients, and no optimizer has used
+        these. The weights have changed since, but what waits is replayed with what they were.
+        """
+        written, where = self._uses.written, self._uses.at
+        if where is None or written.isdisjoint(cleared):
+            return
+        self._changes.notice(where)
+        users = self._book.users_of(written)
+        if self._backwards.depth or self._book.sharded or any(self._book.is_scaled(key) for key in written):
+            # What becomes of a grad scaler's scale is the loop's own affair.
+            self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=USED_BY_HAND))
+            users = []
+        for optimizer in users:
+            step = self._event(optimizer)
+            step = replace(step, where=where, optimizer=BY_HAND, counted_by=None)
+            records = self._awaited.take_all(self._book.sharing(optimizer))
+            self._journal.add(step)
+            self._measuring.made_by_hand(optimizer, step, records)
+            self._clips.forget(optimizer)
+        self._uses.forget()
 
     def _merge(self, records: Sequence[Record], counted: int | None) -> None:
         """Give backwards over one micro-batch its number."""
@@ -204,6 +232,7 @@ class Steps:
         (measured, shadow), self._pending = self._pending, None
         self._schedules.stepped()
         self._is_used(optimizer)
+        self._uses.step_ends()
         inside_backward = bool(self._backwards.depth)
         self._measuring.after(optimizer, measured, shadow if called == 1 else None, ends_step=not inside_backward)
         if self.on_step is not None:
