@@ -20,16 +20,26 @@ from gradcheck_accum.verify.watching.gradient_operations import GradientOperatio
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.run import Run
 
-USED_BY_HAND = Reason(
+CHANGED_WEIGHTS = Reason(
     "the weights were changed manually, and the gradients cleared without a step: only gradients passed to an "
     "optimizer's step() are compared",
     Cause.BY_HAND,
+)
+CLEARED_BY_HAND = Reason(
+    "the weights were updated manually from gradients that were then cleared by hand, before they could be compared: "
+    "clear them with zero_grad()",
+    Cause.USED_BY_HAND,
+)
+SCALED = Reason(
+    "the weights were updated manually from gradients that still have the scale of a GradScaler, or are sharded: what "
+    "becomes of them is unknown, so unscale them before that",
+    Cause.USED_BY_HAND,
 )
 AT_SEVERAL_WEIGHTS = Reason(
     "gradients that were computed with different weights add up: the weights were moved manually by what was computed "
     "from the first of them, and these were not cleared before the next backward(): if they were only for that, call "
     "zero_grad() in between",
-    Cause.BY_HAND,
+    Cause.USED_BY_HAND,
 )
 
 
@@ -61,9 +71,8 @@ class Changes:
         self.notice(where, thoroughly=False)
         written, at = self._uses.written, self._uses.at
         if written and at is not None:
-            # What is cleared by hand is noticed too late: there is nothing left to compare.
             cleared = all(is_cleared(self._book.gradient(key)) for key in written)
-            reason = USED_BY_HAND if cleared else AT_SEVERAL_WEIGHTS
+            reason = CLEARED_BY_HAND if cleared else AT_SEVERAL_WEIGHTS
             self._journal.add(Opaque(where=at, stores=self._book.stores(written), reason=reason))
         self._uses.forget()
         self._awaited.moved.settle()
@@ -110,7 +119,7 @@ class Changes:
         if self._awaited.has_changed(parameters):
             # A manual step, or the first of two that belong together (sharpness-aware minimization).
             stores = self._book.stores(id(p) for p in parameters)
-            self._journal.add(Opaque(where=where, stores=stores, reason=USED_BY_HAND))
+            self._journal.add(Opaque(where=where, stores=stores, reason=CHANGED_WEIGHTS))
 
     def after_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` has returned."""

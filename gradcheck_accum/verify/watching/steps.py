@@ -15,7 +15,7 @@ from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
-from gradcheck_accum.verify.watching.changes import USED_BY_HAND, Changes
+from gradcheck_accum.verify.watching.changes import SCALED, Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
@@ -173,7 +173,7 @@ class Steps:
         users = self._book.users_of(written)
         if self._backwards.depth or self._book.sharded or any(self._book.is_scaled(key) for key in written):
             # What becomes of a grad scaler's scale is the loop's own affair.
-            self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=USED_BY_HAND))
+            self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=SCALED))
             users = []
         for optimizer in users:
             step = self._event(optimizer)
