@@ -1,6 +1,6 @@
-"""Who follows gradients through the calls that a loop makes, and what is read from and written into tensors' attributes.
+"""Who follows gradients through the calls that a loop makes, and the attributes that it reads and sets.
 
-A mode that intercepts PyTorch's functions (`gradcheck_accum.engine.tape`) tells its follower of them.
+A mode that intercepts PyTorch's functions (`gradcheck_accum.engine.tape`) notifies its follower of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ WRITE_DATA = vars(torch._C.TensorBase)["data"].__set__
 
 
 class Follower(Protocol):
-    """Is told of calls outside modules, unless it ``is_off``: of all, if it ``is_following`` what they compute.
+    """Is notified of calls outside modules, unless it ``is_off``: of all, if it ``is_following`` what they compute.
 
-    Otherwise it is told of those whose names end as those of in-place functions and of attributes do.
+    Otherwise it is notified of those whose names end as those of in-place functions and of attributes do.
     """
 
     is_off: bool
@@ -33,5 +33,5 @@ class Follower(Protocol):
 
 
 def is_followed(follower: Follower, name: str) -> bool:
-    """Whether a call of the function of this ``name`` is told; asked for nearly every call that a loop makes."""
+    """Whether a call of the function of this ``name`` is passed on; asked for nearly every call that a loop makes."""
     return not follower.is_off and (follower.is_following or name.endswith("_"))

@@ -29,8 +29,8 @@ from torch.overrides import TorchFunctionMode
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.copies import CopiesOnWrite
-from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.following import READ_GRADIENT, Follower, is_followed
+from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
 from gradcheck_accum.engine.prepared_data import Preparations
@@ -90,6 +90,7 @@ _PURE = frozenset({"__getitem__", "__len__", "cat", "dim", "is_floating_point", 
 
 _MARK = "_record_function_"
 """How the names of the calls begin by which loaders and optimizers mark their work for PyTorch's profiler."""
+
 
 @dataclass(slots=True)
 class _Memories:

@@ -145,6 +145,7 @@ class Observer:
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered, which clears the gradients of ``parameters``."""
         self.steps.made_by_hand({id(parameter) for parameter in parameters})
+        self.steps.stop_if_enough()
         self.changes.before_zero(parameters)
 
     def loop_over(self) -> None:

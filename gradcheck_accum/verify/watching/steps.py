@@ -176,9 +176,10 @@ class Steps:
             self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=SCALED))
             users = []
         for optimizer in users:
-            step = self._event(optimizer)
-            step = replace(step, where=where, optimizer=BY_HAND, counted_by=None)
+            stores = self._book.stores(id(p) for p in parameters_of(optimizer))
+            step = Step(where=where, optimizer=BY_HAND, stores=stores, accumulation_steps=self.accumulation_steps)
             records = self._awaited.take_all(self._book.sharing(optimizer))
+            self._merge(records, None)
             self._journal.add(step)
             self._measuring.made_by_hand(optimizer, step, records)
             self._clips.forget(optimizer)
@@ -237,6 +238,10 @@ class Steps:
         self._measuring.after(optimizer, measured, shadow if called == 1 else None, ends_step=not inside_backward)
         if self.on_step is not None:
             self.on_step(self._journal.steps)
+        self.stop_if_enough()
+
+    def stop_if_enough(self) -> None:
+        """Raise SeenEnough where no more steps are wanted."""
         if self.have_been_seen:
             raise SeenEnough
 

@@ -1,4 +1,4 @@
-"""What the loop itself does with gradients of the weights: whether it computes from them what it writes into the weights.
+"""What the loop itself does with gradients of weights: whether it computes from them what it writes into the weights.
 
 Such a write uses the gradients, as an optimizer's step does (the first of the two of sharpness-aware minimization, an
 update that is written out). Other writes use none: weights that are clipped, decayed, averaged or loaded. So it matters
@@ -25,7 +25,7 @@ from gradcheck_accum.verify.watching.awaited import Awaited
 class UsesByHand:
     """Follows what is computed from gradients that wait for a step; it is off while none does.
 
-    Before a weight is written into, whatever with, what waits is told (`Awaited.about_to_write`).
+    Before a weight is written into, whatever with, its value is kept for what waits (`Awaited.about_to_write`).
     """
 
     def __init__(self, book: GradientBook, awaited: Awaited) -> None:
