@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.copies import CopiesOnWrite
+from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, is_followed
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
@@ -91,13 +92,6 @@ _PURE = frozenset({"__getitem__", "__len__", "cat", "dim", "is_floating_point", 
 _MARK = "_record_function_"
 """How the names of the calls begin by which loaders and optimizers mark their work for PyTorch's profiler."""
 
-_READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
-"""The getter of a tensor's ``.grad``."""
-_ASSIGN_GRADIENT = vars(torch._C.TensorBase)["grad"].__set__
-"""The setter of a tensor's ``.grad``."""
-_ASSIGN_DATA = vars(torch._C.TensorBase)["data"].__set__
-"""The setter of a tensor's values."""
-
 
 @dataclass(slots=True)
 class _Memories:
@@ -123,10 +117,9 @@ class Tape(TorchFunctionMode):
     ``on_scalar`` is called with each scalar that a call outside modules returns, if it requires a gradient,
     ``on_blend`` with each in-place operation that may update an average, and its arguments, ``on_scale`` with what is
     about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
-    that clamps, ``on_write`` with each tensor that is about to be written into, ``on_change`` with the name and the
-    arguments of each call outside modules that is about to write, ``on_gradient_read`` with each tensor whose ``.grad``
-    is read, ``on_gradient_assigned`` with each whose ``.grad`` is about to be assigned, and the value, and ``on_call``
-    with each outermost call: its name, arguments and result. ``is_weight`` is asked which tensors are weights.
+    that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
+    ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result. ``is_weight`` is asked
+    which tensors are weights. The ``follower`` follows calls outside modules.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -134,10 +127,9 @@ class Tape(TorchFunctionMode):
     on_scale: Callable[[Any], object] | None = None
     on_clamp: Callable[[Any, Any], object] | None = None
     on_write: Callable[[torch.Tensor], object] | None = None
-    on_change: Callable[[str, Any], object] | None = None
     on_gradient_read: Callable[[torch.Tensor], object] | None = None
-    on_gradient_assigned: Callable[[torch.Tensor, Any], object] | None = None
     on_call: Callable[[str, Any, Any], object] | None = None
+    follower: Follower | None = None
     is_weight: Callable[[torch.Tensor], bool] = is_parameter
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
@@ -169,6 +161,18 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         caller = sys._getframe(1)
         name = getattr(func, "__name__", "")
+        follower = self.follower
+        if follower is None or self._depth or self.pauses or not is_followed(follower, name):
+            return self._run(caller, name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.before(func, args, kwargs)
+        result = self._run(caller, name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.after(func, args, kwargs, result)
+        return result
+
+    def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call for ``caller``, and take note of it."""
         if name in _BLENDS and self.on_blend is not None and not self.pauses:
             with torch._C.DisableTorchFunction():
                 self.on_blend(name, args, kwargs)
@@ -181,12 +185,10 @@ class Tape(TorchFunctionMode):
             return call_from(caller, func, args, kwargs)
         if name in _PURE and not self._depth and "out" not in kwargs:
             return self._pure(caller, name, func, args, kwargs)
-        if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
+        if self.on_gradient_read is not None and name == "__get__" and func == READ_GRADIENT and not self._depth:
             self.on_gradient_read(args[0])
         writes = may_write(func)
-        if not self._depth and (writes or name == "__set__"):
-            self._about_to_change(func, name, args)
-        if self.on_write is not None and args and (writes or (name == "__set__" and func == _ASSIGN_DATA)):
+        if self.on_write is not None and args and (writes or (name == "__set__" and func == WRITE_DATA)):
             with torch._C.DisableTorchFunction():
                 for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
                     if isinstance(target, torch.Tensor):
@@ -213,15 +215,6 @@ class Tape(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
         return result
-
-    def _about_to_change(self, func: Any, name: str, args: Any) -> None:
-        """A call outside modules is about to write, or to assign an attribute of a tensor."""
-        with torch._C.DisableTorchFunction():
-            if name == "__set__" and func == _ASSIGN_GRADIENT:
-                if self.on_gradient_assigned is not None:
-                    self.on_gradient_assigned(*args)
-            elif self.on_change is not None:
-                self.on_change(name, args)
 
     def _pure(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one of the `_PURE` functions outside modules."""
@@ -498,8 +491,18 @@ class ScalingNotes(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
+        name, follower = getattr(func, "__name__", ""), self._tape.follower
+        if follower is None or self._tape.pauses or not is_followed(follower, name):
+            return self._run(sys._getframe(1), name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.before(func, args, kwargs)
+        result = self._run(sys._getframe(1), name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.after(func, args, kwargs, result)
+        return result
+
+    def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         if name not in _SCALES and name not in CLAMPS:
             # Nearly all functions are of this kind.
-            return call_from(sys._getframe(1), func, args, kwargs)
-        return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)
+            return call_from(caller, func, args, kwargs)
+        return self._tape.note_scaling(caller, func, args, kwargs)

@@ -329,6 +329,7 @@ class Cause(Enum):
     ZERO = "a gradient is zero"
     UNSHARED = "not all ranks that are averaged over are watched"
     BY_HAND = "gradients or weights were modified manually"
+    USED_BY_HAND = "gradients were used by hand, and cannot be compared"
     PARTLY_CLEARED = "only some of the gradients that a step uses were cleared"
     OTHER = "anything else"
 

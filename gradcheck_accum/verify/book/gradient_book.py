@@ -141,6 +141,10 @@ class GradientBook(ParameterBook):
             self._now[key] = mark, sketch
         return sketch
 
+    def is_scaled(self, key: int) -> bool:
+        """Whether a parameter's gradient still has a grad scaler's scale in it."""
+        return self.scale_inside.get(key, 1.0) != 1.0
+
     # What is expected
 
     def look(self, keys: Iterable[int]) -> None:

@@ -109,8 +109,7 @@ class Backwards:
         if self.updates is not None:
             self.updates.backward_begins([losses] if isinstance(losses, torch.Tensor) else list(losses), where)
         self._run.choose_mode()
-        self._changes.notice(where, thoroughly=False)
-        self._changes.late.backward_begins()
+        self._changes.before_backward(where)
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since)
@@ -168,7 +167,7 @@ class Backwards:
         self._reads_data = False
         self._clips.forget()
         self._awaited.reached(arrived)
-        self._changes.late.reached(arrived)
+        self._run.uses.late.reached(arrived)
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self._book.look(averaged.keys)
@@ -178,6 +177,7 @@ class Backwards:
         given = self._run.given.take(backward_losses.program)
         record = Record(event, part, squares, backward_losses.program, changed, call_chain(), given)
         self._awaited.add(record, reading.scale)
+        self._run.uses.backward_ends()
         if record.changed:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if backward_losses.unknown:
@@ -197,10 +197,7 @@ class Backwards:
 
     def _gradient_read(self, tensor: torch.Tensor) -> None:
         """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
-        if self._attention.idle:
-            return
-        self._changes.late.read(tensor)
-        if self._reads_data:
+        if self._attention.idle or self._reads_data:
             return
         if tensor.is_leaf and tensor.requires_grad and not self._losses.tape.is_weight(tensor):
             self._reads_data = True
@@ -208,8 +205,6 @@ class Backwards:
 
     def _look_for_own_steps(self, reading: LossReading, where: Location) -> None:
         """A backward filled no optimizer's gradients before any step: look for what changes the weights instead."""
-        if self._losses.tape.on_write is not None and self.own_steps.backward_at is None:
-            return  # the updates of other weights are watched
         self.own_steps.filled(reading.reductions, where)
         found, tape = weakref.ref(self.own_steps), self._losses.tape
 

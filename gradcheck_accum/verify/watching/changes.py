@@ -18,13 +18,34 @@ from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.sharded import whole_norm
 from gradcheck_accum.verify.watching.gradient_operations import GradientOperations
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
-from gradcheck_accum.verify.watching.late_changes import Late, LateChanges
+from gradcheck_accum.verify.watching.late_changes import Late
 from gradcheck_accum.verify.watching.run import Run
 
-USED_BY_HAND = Reason(
+CHANGED_WEIGHTS = Reason(
     "the weights were changed manually, and the gradients cleared without a step: only gradients passed to an "
     "optimizer's step() are compared",
     Cause.BY_HAND,
+)
+CLEARED_BY_HAND = Reason(
+    "the weights were updated manually from gradients that were then cleared by hand, before they could be compared: "
+    "clear them with zero_grad()",
+    Cause.USED_BY_HAND,
+)
+SCALED = Reason(
+    "the weights were updated manually from gradients that still have the scale of a GradScaler, or are sharded: what "
+    "becomes of them is unknown, so unscale them before that",
+    Cause.USED_BY_HAND,
+)
+READ_BETWEEN = Reason(
+    "the weights are updated manually, perhaps also from gradients that the loop read between the micro-batches of the "
+    "window: accumulate in .grad, and read it once, after the last backward",
+    Cause.BY_HAND,
+)
+AT_SEVERAL_WEIGHTS = Reason(
+    "gradients that were computed with different weights add up: the weights were moved manually by what was computed "
+    "from the first of them, and these were not cleared before the next backward(): if they were only for that, call "
+    "zero_grad() in between",
+    Cause.USED_BY_HAND,
 )
 
 
@@ -33,16 +54,13 @@ class Changes:
 
     def __init__(self, run: Run, by_hand: GradientsByHand) -> None:
         self._journal, self._awaited, self._losses = run.journal, run.awaited, run.losses
-        self._counters = run.counters
+        self._counters, self._uses = run.counters, run.uses
         self._book, self._clips, self._by_hand = run.book, run.clips, by_hand
         self._operations = GradientOperations(run.book)
-        self.late = LateChanges(run.book)
         self._late: dict[frozenset[str], Mapping[int, Late]] = {}
         """By store: what was done by hand to its gradients, as found when they were last looked at."""
         run.losses.tape.on_scale = self._operations.scales
         run.losses.tape.on_clamp = self._operations.clamps
-        run.losses.tape.on_change = self.late.changed
-        run.losses.tape.on_gradient_assigned = self.late.assigned
         self._partly: dict[str, Opaque] = {}
         """By store: that only some of its gradients are cleared so far; the next call may clear the others."""
 
@@ -55,6 +73,18 @@ class Changes:
             self._journal.add(opaque)
         self._partly.clear()
         return self._look(where, thoroughly=thoroughly, is_whole=is_whole)
+
+    def before_backward(self, where: Location) -> None:
+        """A backward is entered: what was done to gradients and weights until then was done before it."""
+        self.notice(where, thoroughly=False)
+        written, at = self._uses.written, self._uses.at
+        if written and at is not None:
+            cleared = all(is_cleared(self._book.gradient(key)) for key in written)
+            reason = CLEARED_BY_HAND if cleared else AT_SEVERAL_WEIGHTS
+            self._journal.add(Opaque(where=at, stores=self._book.stores(written), reason=reason))
+        self._uses.forget()
+        self._uses.late.backward_begins()
+        self._awaited.moved.settle()
 
     def _look(self, where: Location, *, thoroughly: bool, clears: bool = False, is_whole: bool = False) -> bool:
         """Emit changes by other means; ``clears`` means that a clearing is about to follow.
@@ -88,7 +118,7 @@ class Changes:
 
     def _as_they_were(self, keys: Collection[int]) -> dict[int, torch.Tensor]:
         """The gradients of a store's parameters before the loop reworked them, as far as that is known."""
-        late = self._late[self._book.stores(keys)] = self.late.of(keys)
+        late = self._late[self._book.stores(keys)] = self._uses.late.of(keys)
         return {key: each.as_it_was() for key, each in late.items()}
 
     def _reworked(self, event: Rework) -> Rework:
@@ -120,7 +150,7 @@ class Changes:
         if self._awaited.has_changed(parameters):
             # A manual step, or the first of two that belong together (sharpness-aware minimization).
             stores = self._book.stores(id(p) for p in parameters)
-            self._journal.add(Opaque(where=where, stores=stores, reason=USED_BY_HAND))
+            self._journal.add(Opaque(where=where, stores=stores, reason=CHANGED_WEIGHTS))
 
     def after_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` has returned."""

@@ -66,6 +66,10 @@ class LateChanges:
         """A backward has added to the gradients of these parameters."""
         self._reached.update(keys)
 
+    def are_whole(self, keys: Collection[int]) -> bool:
+        """Whether nothing but the whole gradients of a window can be in what the loop computed from them."""
+        return self._read_between.isdisjoint(keys) and not any(_has_hooks(self._book.parameters[key]) for key in keys)
+
     def used(self, keys: Collection[int]) -> None:
         """A step uses the gradients of these parameters: what follows is done to what is left of them."""
         self._reached.difference_update(keys)
@@ -139,7 +143,7 @@ class LateChanges:
 
     def of(self, keys: Collection[int]) -> Mapping[int, Late]:
         """The changes of these parameters' gradients, all of one store; none where they were read in between."""
-        if not self._read_between.isdisjoint(keys) or any(_has_hooks(self._book.parameters[key]) for key in keys):
+        if not self.are_whole(keys):
             return {}
         made = {key: self._made[key] for key in keys if key in self._made}
         if made or not all(key in self._scaled for key in keys):

@@ -40,6 +40,7 @@ from gradcheck_accum.verify.watching.schedules import Schedules
 from gradcheck_accum.verify.watching.step_measuring import StepMeasuring
 from gradcheck_accum.verify.watching.steps import Steps
 from gradcheck_accum.verify.watching.updates_by_hand import UpdatesByHand
+from gradcheck_accum.verify.watching.uses_by_hand import UsesByHand
 
 _P = ParamSpec("_P")
 
@@ -55,6 +56,8 @@ class Observer:
         attention = Attention(losses.tape)
         self.arrivals = Arrivals(attention, book)
         measurer = Measurer(engine, wanted.records, self.arrivals.shards, book.sketcher)
+        awaited = Awaited(book, measurer)
+        uses = losses.tape.follower = UsesByHand(book, awaited)
         self.run = Run(
             wanted=wanted,
             attention=attention,
@@ -63,10 +66,11 @@ class Observer:
             book=book,
             clips=ClipBook(book),
             journal=Journal(book),
-            awaited=Awaited(book, measurer),
+            awaited=awaited,
             measurer=measurer,
             counters=WindowCounters(),
             given=GivenData(),
+            uses=uses,
         )
         self.schedules = Schedules(self.run)
         self.by_hand = GradientsByHand(self.run)
@@ -145,10 +149,17 @@ class Observer:
             self.run.attention.look_again()
         self.tell(self.steps.after, optimizer)
 
+    def before_zero(self, parameters: list[torch.Tensor]) -> None:
+        """``zero_grad`` is entered, which clears the gradients of ``parameters``."""
+        self.steps.about_to_clear({id(parameter) for parameter in parameters})
+        self.steps.stop_if_enough()
+        self.changes.before_zero(parameters)
+
     def loop_over(self) -> None:
         """The loop has ended: what it did to gradients by hand after its last call that is watched is seen now."""
         last = self.run.journal.last
         if last is not None:
+            self.tell(self.steps.about_to_clear, self.run.uses.written)
             self.tell(self.changes.notice, last.where, thoroughly=False)
 
     def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:

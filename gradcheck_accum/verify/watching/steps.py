@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
@@ -15,9 +16,8 @@ from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
-from gradcheck_accum.verify.watching.changes import Changes
+from gradcheck_accum.verify.watching.changes import READ_BETWEEN, SCALED, Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
-from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
@@ -27,6 +27,9 @@ UNUSED_CLOSURE = (
     "a step that was given a closure and never called it uses no gradient that this closure has computed: to compare, "
     "call step() without it"
 )
+
+BY_HAND = "by hand"
+"""The name of the optimizer of steps that the loop itself makes."""
 
 
 class SeenEnough(BaseException):
@@ -49,7 +52,7 @@ class Steps:
         max_windows: int | None,
     ) -> None:
         self._journal, self._awaited, self._book, self._clips = run.journal, run.awaited, run.book, run.clips
-        self._counters = run.counters
+        self._counters, self._uses = run.counters, run.uses
         self._arrivals, self._by_hand, self._changes = arrivals, by_hand, changes
         self._schedules, self._backwards, self._measuring = schedules, backwards, measuring
         self._max_windows = max_windows
@@ -130,7 +133,7 @@ class Steps:
             if own == self._pending_parameters():
                 # An optimizer wraps another: the step is the other's, and what follows it does not matter.
                 self._take_back()
-        self._changes.late.used({id(p) for p in parameters_of(optimizer)})
+        self._uses.late.used({id(p) for p in parameters_of(optimizer)})
         # A fused optimizer is called all the same, and leaves its weights as they are.
         step = self._event(optimizer, skipped=bool(getattr(optimizer, "found_inf", False)))
         self._schedules.notice(where)
@@ -157,6 +160,63 @@ class Steps:
         )
         self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
         self._begun_at = self._backwards.begun
+        self._uses.step_begins(is_pytorchs=type(optimizer).step.__module__.startswith("torch.optim."))
+
+    def about_to_clear(self, cleared: Collection[int]) -> None:
+        """The gradients of the parameters ``cleared`` are about to be: where the loop has used them, it has stepped.
+
+        That is so if it has written into the weights what it computed from their gradients, and no optimizer has used
+        these. The weights have changed since, but what waits is replayed with what they were.
+        """
+        written, where = self._uses.written, self._uses.at
+        if where is None or written.isdisjoint(cleared):
+            return
+        if self.is_inside_backward or self._book.sharded or any(self._book.is_scaled(key) for key in written):
+            # What becomes of a grad scaler's scale is the loop's own affair.
+            self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=SCALED))
+        else:
+            for optimizer in self._book.users_of(written):
+                self.made_by_hand(optimizer, where)
+        self._uses.forget()
+
+    @property
+    def is_inside_backward(self) -> bool:
+        """Whether a backward is under way."""
+        return bool(self._backwards.depth)
+
+    def made_by_hand(self, optimizer: Optimizer, where: Location, *, is_now: bool = False) -> None:
+        """Record a step that the loop itself makes, at ``where``, of what waits for ``optimizer``.
+
+        ``optimizer`` only says which parameters these are. ``is_now`` means that the step is about to be made, so that
+        the source's counters have their values of it.
+        """
+        self._changes.notice(where, is_whole=True)
+        own = {id(p) for p in parameters_of(optimizer)}
+        stores = self._book.stores(own)
+        if not self._uses.late.are_whole(own):
+            self._journal.add(Opaque(where=where, stores=stores, reason=READ_BETWEEN))
+        self._schedules.notice(where)
+        callers = [record.called_from for record in self._awaited.of(optimizer)]
+        step = Step(
+            where=where,
+            optimizer=BY_HAND,
+            stores=stores,
+            accumulation_steps=self.accumulation_steps,
+            counted_by=self._counters.at_step(BY_HAND, callers) if is_now else None,
+            by_hand=True,
+        )
+        self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
+        records = self._awaited.take_all(self._book.sharing(optimizer))
+        self._merge(records, self._counters.counted(step))
+        self._journal.add(step)
+        self._arrivals.averaging.stepped()
+        self._measuring.made_by_hand(optimizer, step, records)
+        self._uses.late.used(own)
+        self._is_used(optimizer)
+        self._uses.forget()
+        self._uses.step_ends()
+        if self.on_step is not None:
+            self.on_step(self._journal.steps)
 
     def _merge(self, records: Sequence[Record], counted: int | None) -> None:
         """Give backwards over one micro-batch its number."""
@@ -185,7 +245,6 @@ class Steps:
             through_scaler=scaled,
             skipped=skipped,
             again=self._closure_calls.get(id(optimizer), 0) > 1,
-            by_hand=isinstance(optimizer, UpdateByHand),
         )
 
     def _take_back(self) -> None:
@@ -207,10 +266,15 @@ class Steps:
         (measured, shadow), self._pending = self._pending, None
         self._schedules.stepped()
         self._is_used(optimizer)
+        self._uses.step_ends()
         inside_backward = bool(self._backwards.depth)
         self._measuring.after(optimizer, measured, shadow if called == 1 else None, ends_step=not inside_backward)
         if self.on_step is not None:
             self.on_step(self._journal.steps)
+        self.stop_if_enough()
+
+    def stop_if_enough(self) -> None:
+        """Raise SeenEnough where no more steps are wanted."""
         if self.have_been_seen:
             raise SeenEnough
 

@@ -1,13 +1,14 @@
-"""Steps that a script's own code makes: it writes into the weights, without an optimizer of PyTorch.
+"""Steps that a script's own code makes: it writes into weights, without an optimizer of PyTorch.
 
 Where no optimizer is there yet when a backward begins, the weights that it will reach get one that does nothing, so
-that their gradients are watched as those of any optimizer. The first write into one of them after a backward is its
-step.
+that their gradients are watched as those of any optimizer. No other step can use them: so the first write of what was
+computed from them is their step.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 
 import torch
 
@@ -24,39 +25,24 @@ class UpdatesByHand:
     def __init__(self, run: Run, steps: Steps) -> None:
         self._run, self._steps = run, steps
         self._optimizer: UpdateByHand | None = None
-        self._places: dict[int, torch.Size] = {}
-        """The shape of each weight by its place in memory."""
         self.steps = 0
         """How many updates were seen."""
         self.own_steps = OwnSteps()
-        """Where another library's code makes the updates."""
+        """Where weights were written into otherwise, or by another library's code."""
 
     def backward_begins(self, losses: list[torch.Tensor], where: Location) -> None:
         """A backward at ``where`` begins: if no optimizer is known, its weights are those of an update by hand."""
-        run = self._run
         if self._optimizer is not None:
             self.own_steps.backward_at = where
-            self._find_weights(self._optimizer)
             return
-        if run.book.optimizers or not run.losses.records:
+        if self._run.book.optimizers:
             return
         weights = [w for w in weights_below(loss.grad_fn for loss in losses) if w.requires_grad]
         if not weights:
             return
         self.own_steps.backward_at = where
         self._optimizer = UpdateByHand(weights)
-        self._find_weights(self._optimizer)
-        found = weakref.ref(self)
-
-        def written(tensor: torch.Tensor) -> None:
-            own = found()
-            if own is not None:
-                own.about_to_write(tensor)
-
-        run.losses.tape.on_write = written
-
-    def _find_weights(self, own: UpdateByHand) -> None:
-        self._places = {w.data_ptr(): w.shape for group in own.param_groups for w in group["params"]}
+        self._run.uses.writes = _Weakly(self)
 
     @property
     def is_all(self) -> bool:
@@ -78,21 +64,34 @@ class UpdatesByHand:
         run.clips.forget()
         run.book.look(run.book.parameters)
         run.book.close_part()
-        run.losses.tape.on_write = None
+        run.uses.writes = None
+        run.uses.forget()
         return begun
 
-    def about_to_write(self, tensor: torch.Tensor) -> None:
-        """Something is about to write into a tensor: the first into a weight after a backward is a step."""
-        own = self._optimizer
-        if own is None or self._run.attention.idle or not self._run.awaited.of(own):
+    def about_to_write(self, keys: Collection[int], *, uses: bool) -> None:
+        """The loop is about to write into the weights ``keys``; it is a step if it ``uses`` their gradients."""
+        own, run = self._optimizer, self._run
+        if own is None or run.attention.idle or not run.awaited.of(own):
             return
-        if tensor.layout is not torch.strided or self._places.get(tensor.data_ptr()) != tensor.shape:
+        if own not in run.book.users_of(keys):
             return
         where = user_location()
-        if where.through:
+        if where.through or not uses or self._steps.is_inside_backward:
             self.own_steps.at = self.own_steps.at or where
             return
         self.steps += 1
-        with self._run.attention.unheard():
-            self._steps.before(own, with_closure=False)
-            self._steps.after(own)
+        with run.attention.unheard():
+            self._steps.made_by_hand(own, where, is_now=True)
+            self._steps.stop_if_enough()
+
+
+class _Weakly:
+    """Passes on what it is told, and holds nobody: the tape outlives its run."""
+
+    def __init__(self, updates: UpdatesByHand) -> None:
+        self._found = weakref.ref(updates)
+
+    def about_to_write(self, keys: Collection[int], *, uses: bool) -> None:
+        updates = self._found()
+        if updates is not None:
+            updates.about_to_write(keys, uses=uses)
