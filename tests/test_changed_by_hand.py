@@ -224,6 +224,62 @@ def test_mistakes_before_an_update_without_an_optimizer_are_found(count: int, cl
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, [code])
 
 
+def decayed(weights: Weights) -> None:
+    for p in weights:
+        p.mul_(0.99)
+
+
+def clamped(weights: Weights) -> None:
+    for p in weights:
+        p.data = p.data.clamp(-0.3, 0.3)
+
+
+def descended(weights: Weights) -> None:
+    for p in weights:
+        p -= 0.1 * p.grad
+        p.grad = None
+
+
+@pytest.mark.parametrize("other", [decayed, clamped])
+def test_a_write_that_uses_no_gradient_is_no_step(other: Change) -> None:
+    """The gradient is compared at the weights that it was computed with, though they are changed before the update."""
+    model, batches = model_and_batches(3 * K)
+    weights = list(model.parameters())
+    with observe() as watch:
+        for i, (x, y) in enumerate(batches):
+            (nn.functional.mse_loss(model(x), y) / K).backward()
+            if (i + 1) % K == 0:
+                with torch.no_grad():
+                    other(weights)
+                    descended(weights)
+                    other(weights)
+    result = watch.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert [(w.micro_batches, w.optimizer) for w in result.windows] == [(K, "by hand")] * 3
+    assert {w.line for w in result.windows} == {descended.__code__.co_firstlineno + 2}
+
+
+@pytest.mark.parametrize("divides", [1.0, K])
+def test_what_a_loop_adds_up_itself_is_not_lost(divides: float) -> None:
+    """Without an optimizer, and with sums in tensors of its own: .grad holds the last micro-batch's alone."""
+    model, batches = model_and_batches(3 * K)
+    weights = list(model.parameters())
+    sums = [torch.zeros_like(p) for p in weights]
+    with observe() as watch:
+        for i, (x, y) in enumerate(batches):
+            (nn.functional.mse_loss(model(x), y) / divides).backward()
+            for p, total in zip(weights, sums, strict=True):
+                total += p.grad
+                p.grad = None
+            if (i + 1) % K == 0:
+                with torch.no_grad():
+                    for p, total in zip(weights, sums, strict=True):
+                        p -= 0.1 * total
+                        total.zero_()
+    result = watch.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())
+
+
 @pytest.mark.parametrize("divides", [1.0, K])
 def test_a_division_in_the_update_itself_is_not_seen(divides: float) -> None:
     result = updated_by_hand(scaled=False, divides=divides)
