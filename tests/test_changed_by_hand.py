@@ -191,12 +191,17 @@ def test_other_mistakes_beside_noise_are_found() -> None:
 
 
 def updated_by_hand(
-    *, scaled: bool = True, divides: float = 1.0, count: int = 3 * K, clears: str = "after"
+    *,
+    scaled: bool = True,
+    divides: float = 1.0,
+    count: int = 3 * K,
+    clears: str = "after",
+    reference: str | None = None,
 ) -> VerifyResult:
     """The verdict on a loop with momentum of its own, and no optimizer."""
     model, batches = model_and_batches(count)
     velocities = [torch.zeros_like(p) for p in model.parameters()]
-    with observe() as watch:
+    with observe(reference=reference) as watch:
         for i, (x, y) in enumerate(batches):
             (nn.functional.mse_loss(model(x), y) / (K if scaled else 1)).backward()
             is_full = (i + 1) % K == 0
@@ -210,8 +215,9 @@ def updated_by_hand(
     return watch.result()
 
 
-def test_an_update_without_an_optimizer_is_compared() -> None:
-    result = updated_by_hand()
+@pytest.mark.parametrize("reference", [None, "ledger"])
+def test_an_update_without_an_optimizer_is_compared(reference: str | None) -> None:
+    result = updated_by_hand(reference=reference)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
     assert [(w.micro_batches, w.grad_rel_error < 1e-12) for w in result.windows] == [(K, True)] * 3
 
@@ -285,6 +291,28 @@ def test_a_division_in_the_update_itself_is_not_seen(divides: float) -> None:
     result = updated_by_hand(scaled=False, divides=divides)
     assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())
     assert "each micro-batch is weighted 4x in .grad" in result.reason
+
+
+@pytest.mark.parametrize("reference", [None, "ledger"])
+@pytest.mark.parametrize(("scaled", "divides"), [(True, 1.0), (False, K), (False, 1.0)])
+def test_an_optimizer_that_only_clears_leaves_the_update_to_the_loop(
+    scaled: bool, divides: float, reference: str | None
+) -> None:
+    """Judged as without one: where the division is, or whether there is any, does not show in .grad."""
+    model, batches = model_and_batches(3 * K)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe(reference=reference) as watch:
+        for i, (x, y) in enumerate(batches):
+            (nn.functional.mse_loss(model(x), y) / (K if scaled else 1)).backward()
+            if (i + 1) % K == 0:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p -= 0.1 * p.grad / divides
+                optimizer.zero_grad()
+    result = watch.result()
+    assert (result.verdict is Verdict.EQUIVALENT, result.diagnosis) == (scaled, ())
+    assert [(w.micro_batches, w.optimizer) for w in result.windows] == [(K, "by hand")] * 3
+    assert scaled or "each micro-batch is weighted 4x in .grad" in result.reason
 
 
 def test_an_optimizer_that_is_made_after_a_trial_backward_has_no_update_by_hand_beside_it() -> None:

@@ -34,7 +34,7 @@ PUT_IN = (
     "be those of a copy): the micro-batches that they come from are unknown"
 )
 
-BY_HAND = "the loop itself updates weights"
+OWN_UPDATES = "the loop itself updates weights"
 
 
 class StepMeasuring:
@@ -68,7 +68,7 @@ class StepMeasuring:
         The update that it made of the gradient is its own, and no reference run is known to make the same.
         """
         if self.comparer.trajectory is not None:
-            self.comparer.trajectory.lost = self.comparer.trajectory.lost or BY_HAND
+            self.comparer.trajectory.lost = self.comparer.trajectory.lost or OWN_UPDATES
         measured, _, _ = self._begun(optimizer, step, records, inside_backward=False)
         measured.update = None
         self._awaited.let_go(measured.records)

@@ -42,7 +42,15 @@ class UpdatesByHand:
             return
         self.own_steps.backward_at = where
         self._optimizer = UpdateByHand(weights)
-        self._run.uses.writes = _Weakly(self)
+        # The tape outlives its run, and must not hold it.
+        found = weakref.WeakMethod(self.about_to_write)
+
+        def about_to_write(keys: Collection[int], uses: bool) -> None:
+            listener = found()
+            if listener is not None:
+                listener(keys, uses)
+
+        self._run.uses.on_write = about_to_write
 
     @property
     def is_all(self) -> bool:
@@ -64,11 +72,11 @@ class UpdatesByHand:
         run.clips.forget()
         run.book.look(run.book.parameters)
         run.book.close_part()
-        run.uses.writes = None
+        run.uses.on_write = None
         run.uses.forget()
         return begun
 
-    def about_to_write(self, keys: Collection[int], *, uses: bool) -> None:
+    def about_to_write(self, keys: Collection[int], uses: bool) -> None:
         """The loop is about to write into the weights ``keys``; it is a step if it ``uses`` their gradients."""
         own, run = self._optimizer, self._run
         if own is None or run.attention.idle or not run.awaited.of(own):
@@ -83,15 +91,3 @@ class UpdatesByHand:
         with run.attention.unheard():
             self._steps.made_by_hand(own, where, is_now=True)
             self._steps.stop_if_enough()
-
-
-class _Weakly:
-    """Passes on what it is told, and holds nobody: the tape outlives its run."""
-
-    def __init__(self, updates: UpdatesByHand) -> None:
-        self._found = weakref.ref(updates)
-
-    def about_to_write(self, keys: Collection[int], *, uses: bool) -> None:
-        updates = self._found()
-        if updates is not None:
-            updates.about_to_write(keys, uses=uses)

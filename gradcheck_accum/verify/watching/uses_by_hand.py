@@ -9,8 +9,8 @@ changes them (`LateChanges`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import torch
 
@@ -24,13 +24,6 @@ from gradcheck_accum.verify.watching.awaited import Awaited
 from gradcheck_accum.verify.watching.late_changes import LateChanges
 
 
-class WritesOfWeights(Protocol):
-    """Whoever has to know of writes into weights before they are made."""
-
-    def about_to_write(self, keys: Collection[int], *, uses: bool) -> None:
-        """The loop is about to write into the weights ``keys``: what it computed from gradients if it ``uses`` them."""
-
-
 class UsesByHand:
     """Follows what is computed from gradients that wait for a step; it is off while none does.
 
@@ -40,7 +33,8 @@ class UsesByHand:
     def __init__(self, book: GradientBook, awaited: Awaited) -> None:
         self._book, self._awaited = book, awaited
         self.late = LateChanges(book)
-        self.writes: WritesOfWeights | None = None
+        self.on_write: Callable[[Collection[int], bool], object] | None = None
+        """Called with weights that the loop is about to write into, and whether it uses their gradients for it."""
         self.is_off = True
         self.is_following = False
         self.written: set[int] = set()
@@ -102,8 +96,8 @@ class UsesByHand:
         if not keys:
             return
         uses = self.is_following and self._are_computed(tensors_in((args[1:], kwargs)))
-        if self.writes is not None:
-            self.writes.about_to_write(keys, uses=uses)
+        if self.on_write is not None:
+            self.on_write(keys, uses)
         if self.is_off:
             # That was a step.
             return
