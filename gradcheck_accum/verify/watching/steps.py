@@ -9,6 +9,7 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.book.gradient_book import is_cleared
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
@@ -16,7 +17,7 @@ from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
-from gradcheck_accum.verify.watching.changes import READ_BETWEEN, SCALED, Changes
+from gradcheck_accum.verify.watching.changes import CLEARED_BY_HAND, READ_BETWEEN, SCALED, Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
@@ -171,7 +172,10 @@ class Steps:
         written, where = self._uses.written, self._uses.at
         if where is None or written.isdisjoint(cleared):
             return
-        if self.is_inside_backward or self._book.sharded or any(self._book.is_scaled(key) for key in written):
+        if all(is_cleared(self._book.gradient(key)) for key in written):
+            # It is too late to compare them.
+            self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=CLEARED_BY_HAND))
+        elif self.is_inside_backward or self._book.sharded or any(self._book.is_scaled(key) for key in written):
             # What becomes of a grad scaler's scale is the loop's own affair.
             self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=SCALED))
         else:
