@@ -172,9 +172,11 @@ class Changes:
         """A clip is entered: the gradient before it is what the large batch is compared with."""
         self.notice(user_location(), is_whole=True)
         self._clips.begin([id(p) for p in parameters])
+        self._uses.looks_away()
 
     def after_clip(self, parameters: Any, kind: str, limit: float, norm_type: float, norm: Any = None) -> None:
         """A clip has returned; ``norm`` is its result."""
+        self._uses.looks_again()
         keys = {id(p) for p in parameters} & self._book.parameters.keys()
         self._journal.add(Clip(where=user_location(), stores=self._book.stores(keys)))
         returned = norm.detach().clone() if type(norm) is torch.Tensor else None
@@ -191,9 +193,11 @@ class Changes:
     def before_unscale(self, optimizer: Optimizer) -> None:
         """A grad scaler is about to divide its scale out."""
         self.notice(user_location(), is_whole=True)
+        self._uses.looks_away()
 
     def after_unscale(self, scaler: Any, optimizer: Optimizer) -> None:
         """A grad scaler has divided its scale out."""
+        self._uses.looks_again()
         keys = {id(p) for p in parameters_of(optimizer)} & self._book.parameters.keys()
         self._awaited.unscaled.add(id(optimizer))
         self._journal.add(Unscale(where=user_location(), stores=self._book.stores(keys)))

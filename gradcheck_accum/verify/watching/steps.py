@@ -78,8 +78,9 @@ class Steps:
         self._scaler_step.clear()
 
     def before_scaler(self) -> None:
-        """``scaler.step`` is entered."""
+        """``scaler.step`` is entered, which may look for inf in gradients by writing into them."""
         self._scaler_step.append(False)
+        self._uses.looks_away()
 
     def after_scaler(self, optimizer: Optimizer) -> None:
         """``scaler.step`` has returned, with or without a step of the optimizer."""
@@ -90,6 +91,9 @@ class Steps:
             self._journal.add(step)
             records = self._awaited.take(optimizer)
             self._awaited.let_go(records)
+            self._clips.forget(optimizer)
+            self._uses.forget()
+            self._uses.step_ends({id(p) for p in parameters_of(optimizer)})
             self._journal.enter(Measured(step, records, unmeasured=SKIPPED), self._awaited.events())
             self._awaited.unscaled.discard(id(optimizer))
 
@@ -215,10 +219,9 @@ class Steps:
         self._journal.add(step)
         self._arrivals.averaging.stepped()
         self._measuring.made_by_hand(optimizer, step, records)
-        self._uses.late.used(own)
         self._is_used(optimizer)
         self._uses.forget()
-        self._uses.step_ends()
+        self._uses.step_ends(own)
         if self.on_step is not None:
             self.on_step(self._journal.steps)
 
@@ -270,7 +273,7 @@ class Steps:
         (measured, shadow), self._pending = self._pending, None
         self._schedules.stepped()
         self._is_used(optimizer)
-        self._uses.step_ends()
+        self._uses.step_ends(self._stepping)
         inside_backward = bool(self._backwards.depth)
         self._measuring.after(optimizer, measured, shadow if called == 1 else None, ends_step=not inside_backward)
         if self.on_step is not None:

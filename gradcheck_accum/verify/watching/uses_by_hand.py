@@ -52,6 +52,10 @@ class UsesByHand:
         """A backward has filled gradients: these wait."""
         self.is_off = self._steps = False
 
+    def looks_away(self) -> None:
+        """A call of PyTorch's that is watched itself (a clip, say) is about to change gradients."""
+        self.is_off = True
+
     def step_begins(self, *, is_pytorchs: bool) -> None:
         """An optimizer has read its gradients, and computes from them what it writes.
 
@@ -61,8 +65,13 @@ class UsesByHand:
         self._steps = True
         self.is_off = is_pytorchs or not self._awaited.waits()
 
-    def step_ends(self) -> None:
-        """A step has used its gradients: what is left waits for other optimizers' steps."""
+    def looks_again(self) -> None:
+        """It has returned."""
+        self.is_off = not self._awaited.waits()
+
+    def step_ends(self, keys: Collection[int]) -> None:
+        """A step has used the gradients of these parameters: what is left waits for other optimizers' steps."""
+        self.late.used(keys)
         self._steps = False
         self.is_off = not self._awaited.waits()
 
