@@ -102,6 +102,19 @@ LOOPS = {
             bce(D(fake), torch.ones(4, 1)).backward()
             of_g.step()
     """,
+    "sharpness-aware": """
+        for x, y in zip(X.split(16), Y.split(16)):
+            F.cross_entropy(model(x), y).backward()
+            with torch.no_grad():
+                moved = [p.grad / 20 for p in model.parameters()]
+                torch._foreach_add_(list(model.parameters()), moved)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            with torch.no_grad():
+                torch._foreach_sub_(list(model.parameters()), moved)
+            optimizer.step()
+            optimizer.zero_grad()
+    """,
     "shared-parameters": """
         for x, y in zip(X.split(16), Y.split(16)):
             F.cross_entropy(model(x), y).backward()

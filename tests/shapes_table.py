@@ -903,8 +903,6 @@ SHAPES = [
             optimizer.step()
             optimizer.zero_grad()
         """,
-        verdict="inconclusive",
-        reason="changed manually",
     ),
     Shape(
         "overlap-of-a-batch",

@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.copies import CopiesOnWrite
+from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, is_followed
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
@@ -81,7 +82,8 @@ SCALINGS = frozenset(
 """Functions that multiply or divide tensors, by name."""
 
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
-_CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
+CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
+"""Functions that clamp tensors, by name."""
 
 
 _PURE = frozenset({"__getitem__", "__len__", "cat", "dim", "is_floating_point", "numel", "size", "stack"})
@@ -89,9 +91,6 @@ _PURE = frozenset({"__getitem__", "__len__", "cat", "dim", "is_floating_point", 
 
 _MARK = "_record_function_"
 """How the names of the calls begin by which loaders and optimizers mark their work for PyTorch's profiler."""
-
-_READ_GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
-"""The getter of a tensor's ``.grad``."""
 
 
 @dataclass(slots=True)
@@ -120,7 +119,7 @@ class Tape(TorchFunctionMode):
     about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
     that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
     ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result. ``is_weight`` is asked
-    which tensors are weights.
+    which tensors are weights. The ``follower`` follows calls outside modules.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -130,6 +129,7 @@ class Tape(TorchFunctionMode):
     on_write: Callable[[torch.Tensor], object] | None = None
     on_gradient_read: Callable[[torch.Tensor], object] | None = None
     on_call: Callable[[str, Any, Any], object] | None = None
+    follower: Follower | None = None
     is_weight: Callable[[torch.Tensor], bool] = is_parameter
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
@@ -161,24 +161,38 @@ class Tape(TorchFunctionMode):
             return func(*args, **kwargs)
         caller = sys._getframe(1)
         name = getattr(func, "__name__", "")
+        follower = self.follower
+        if follower is None or self._depth or self.pauses or not is_followed(follower, name):
+            return self._run(caller, name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.before(func, args, kwargs)
+        result = self._run(caller, name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.after(func, args, kwargs, result)
+        return result
+
+    def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call for ``caller``, and take note of it."""
         if name in _BLENDS and self.on_blend is not None and not self.pauses:
             with torch._C.DisableTorchFunction():
                 self.on_blend(name, args, kwargs)
         if name in _SCALES and self.on_scale is not None and not (self._depth or self.pauses):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
-        if name in _CLAMPS and not (self._depth or self.pauses):
+        if name in CLAMPS and not (self._depth or self.pauses):
             self._clamps(args, kwargs)
         if self.pauses or name.startswith(_MARK):
             return call_from(caller, func, args, kwargs)
         if name in _PURE and not self._depth and "out" not in kwargs:
             return self._pure(caller, name, func, args, kwargs)
-        if self.on_gradient_read is not None and name == "__get__" and func == _READ_GRADIENT and not self._depth:
+        if self.on_gradient_read is not None and name == "__get__" and func == READ_GRADIENT and not self._depth:
             self.on_gradient_read(args[0])
         writes = may_write(func)
-        if self.on_write is not None and (writes or name == "__set__") and args and isinstance(args[0], torch.Tensor):
+        if self.on_write is not None and args and (writes or (name == "__set__" and func == WRITE_DATA)):
             with torch._C.DisableTorchFunction():
-                self.on_write(args[0])
+                for target in args[0] if isinstance(args[0], (list, tuple)) else args[:1]:
+                    if isinstance(target, torch.Tensor):
+                        self.on_write(target)
         made_of = self.preparations.about_to_write(func, args, kwargs) if writes and not self._depth else None
         if writes and args:
             self.copies.about_to_write(args[0])
@@ -224,7 +238,7 @@ class Tape(TorchFunctionMode):
         ``gradients`` says whether what is about to be scaled may be gradients.
         """
         name = getattr(func, "__name__", "")
-        if name in _CLAMPS and gradients and not self.pauses:
+        if name in CLAMPS and gradients and not self.pauses:
             self._clamps(args, kwargs)
         if name not in _SCALES or self.pauses:
             return call_from(caller, func, args, kwargs)
@@ -477,8 +491,18 @@ class ScalingNotes(TorchFunctionMode):
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name not in _SCALES and name not in _CLAMPS:
+        name, follower = getattr(func, "__name__", ""), self._tape.follower
+        if follower is None or self._tape.pauses or not is_followed(follower, name):
+            return self._run(sys._getframe(1), name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.before(func, args, kwargs)
+        result = self._run(sys._getframe(1), name, func, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            follower.after(func, args, kwargs, result)
+        return result
+
+    def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        if name not in _SCALES and name not in CLAMPS:
             # Nearly all functions are of this kind.
-            return call_from(sys._getframe(1), func, args, kwargs)
-        return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)
+            return call_from(caller, func, args, kwargs)
+        return self._tape.note_scaling(caller, func, args, kwargs)

@@ -27,7 +27,7 @@ gradient is stale, like what an earlier step has used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.ledger.events import Backward, DataGradientRead, Step, Trace
@@ -60,7 +60,7 @@ def set_by_products_apart(histories: Sequence[History], trace: Trace) -> None:
     uses = _Uses(histories)
     for_data = _read_for_data(trace)
     for history in histories:
-        _take_out(history, _never_used(history, uses))
+        _take_out(history, _never_used(history, uses), uses.of_others_there(history))
         foreign = _of_other_turns(history, uses, trace) or _cut_off(history) or _made_for_data(history, for_data)
         _mark(history, foreign)
 
@@ -250,10 +250,21 @@ def _is_as_it_is(backward: Backward) -> bool:
     return all(abs(f.value or 0.0) == 1.0 for term in backward.terms for f in term.factors)
 
 
-def _take_out(history: History, gone: set[Backward]) -> None:
+def _take_out(history: History, gone: set[Backward], of_others: Collection[Backward] = ()) -> None:
+    """Remove backwards; those ``of_others`` have been used by another optimizer's step over the same weights."""
     if gone:
-        windows = [window.without(gone) for window in history.windows]
+        windows = [_begun_after(window, gone.intersection(of_others)).without(gone) for window in history.windows]
         history.windows = [window for window in windows if window.step is not None or window.fresh()]
+
+
+def _begun_after(window: Window, of_others: Collection[Backward]) -> Window:
+    """A window without what was done to another's gradients (a clip, say) before they were cleared and it began."""
+    clears = {entry.wiped_by for entry in window.entries if entry.backward in of_others}
+    own = {entry.backward for entry in window.entries if entry.backward not in of_others}
+    cleared = max((place for place, event in enumerate(window.events) if event in clears), default=0)
+    if not own.isdisjoint(window.events[:cleared]):
+        return window
+    return replace(window, events=window.events[cleared:])
 
 
 def _mark(history: History, foreign: dict[Place, ByProduct]) -> None:

@@ -162,6 +162,19 @@ class ScaleGrads(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rework(Event):
+    """The loop changed the gradients in ``stores`` itself, and not by one factor for all of them (it added noise, say).
+
+    What it does to a window's whole gradient it would do to the large batch's too; what it does between the
+    micro-batches of a window, it would not. ``only_adds`` means that it added something to the gradients, which makes
+    up for no wrong scale.
+    """
+
+    stores: frozenset[str]
+    only_adds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clip(Event):
     """The gradients in ``stores`` were clipped by norm or by value."""
 
@@ -224,7 +237,8 @@ class Step(Event):
     is tested against where the source decides on this step, or the bound of the loop that ends right before it, None
     where the engine sees neither. ``through_scaler`` means that an AMP gradient scaler made the step, ``skipped`` that
     the scaler found inf or nan and skipped it. ``again`` means that it had read a gradient of its window
-    before, with other weights (LBFGS).
+    before, with other weights (LBFGS). ``by_hand`` means that the script's own code made the update, and may
+    have scaled the gradients in it.
     """
 
     optimizer: str
@@ -234,6 +248,7 @@ class Step(Event):
     through_scaler: bool = False
     skipped: bool = False
     again: bool = False
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -316,6 +331,7 @@ class Cause(Enum):
     ZERO = "a gradient is zero"
     UNSHARED = "not all ranks that are averaged over are watched"
     BY_HAND = "gradients or weights were modified manually"
+    USED_BY_HAND = "gradients were used by hand, and cannot be compared"
     PARTLY_CLEARED = "only some of the gradients that a step uses were cleared"
     OTHER = "anything else"
 

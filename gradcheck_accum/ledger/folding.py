@@ -8,12 +8,14 @@ from gradcheck_accum.ledger.by_products import History, set_by_products_apart
 from gradcheck_accum.ledger.cleared_gradients import part
 from gradcheck_accum.ledger.events import (
     Backward,
+    Cause,
     Event,
     Factor,
     Opaque,
     Operation,
     Purpose,
     Reason,
+    Rework,
     ScaleGrads,
     Step,
     Trace,
@@ -22,6 +24,17 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.passes import Passes
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
+
+REWORKED_BETWEEN = Reason(
+    "gradients were modified manually between the micro-batches of a window, and not by one factor for all of them: "
+    "modify them once, after its last backward",
+    Cause.BY_HAND,
+)
+CLEARED_AND_REWORKED = Reason(
+    "gradients were cleared within a window and modified manually before its step, so what was cleared may have been "
+    "put back: accumulate in .grad to compare",
+    Cause.BY_HAND,
+)
 
 
 @dataclass(slots=True)
@@ -35,6 +48,8 @@ class _StoreState:
     events: list[Event] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     unknown: Reason | None = None
+    rework: Rework | None = None
+    """What was done by hand to the gradients that no step has used yet."""
     waiting: set[Backward] = field(default_factory=set)
     """The backwards whose gradients are not in the store yet."""
 
@@ -43,11 +58,17 @@ class _StoreState:
         self.events.append(event)
         match event:
             case Backward():
+                if self.rework is not None:
+                    self.unknown, self.rework = self.unknown or REWORKED_BETWEEN, None
                 self.entries.append(Entry(event, Fate.LIVE, grad_factors=_rescaled(event), epoch=self.passes.of(event)))
                 self.waiting = {*self.waiting, event} if event.waits else set()
             case ScaleGrads():
                 self.entries = [self._scaled(entry, event) for entry in self.entries]
+            case Rework():
+                only_adds = event.only_adds and (self.rework is None or self.rework.only_adds)
+                self.rework = replace(event, only_adds=only_adds)
             case ZeroGrad():
+                self.rework = None
                 self.entries = [
                     replace(entry, fate=Fate.WIPED, wiped_by=event) if self._is_cleared_now(entry) else entry
                     for entry in self.entries
@@ -73,8 +94,14 @@ class _StoreState:
         entries = [*stale, *(e for e in self.entries if e.fate is not Fate.STALE)] if stale else self.entries
         if step is None:
             entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
-        window = Window(index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), self.unknown)
+        unknown, rework = self.unknown, self.rework
+        if unknown is None and rework is not None and _may_put_back(entries):
+            unknown = CLEARED_AND_REWORKED
+        window = Window(
+            index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), unknown, rework=rework
+        )
         self.windows.append(window)
+        self.rework = None
         self.entries = [e.as_stale() for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
         self.events = []
         self.waiting = set()
@@ -83,6 +110,12 @@ class _StoreState:
         """Close what is left without a step, after the ``steps`` steps of the run."""
         if any(entry.fate is not Fate.STALE for entry in self.entries):
             self._close(None, steps)
+
+
+def _may_put_back(entries: list[Entry]) -> bool:
+    """Whether a change by hand may give a step the gradients that were cleared: most of its micro-batches' were."""
+    fates = [entry.fate for entry in entries]
+    return 0 < fates.count(Fate.WIPED) >= fates.count(Fate.LIVE)
 
 
 def _rescaled(backward: Backward) -> tuple[ScaleGrads, ...]:

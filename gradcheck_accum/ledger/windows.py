@@ -20,6 +20,7 @@ from gradcheck_accum.ledger.events import (
     Cause,
     Event,
     Reason,
+    Rework,
     ScaleGrads,
     Step,
     Trace,
@@ -92,6 +93,7 @@ class Window:
     that touched the store in that time, in order, the step included. ``unknown`` gives the reason where something could
     not be followed. ``elsewhere`` are the fresh entries of each other rank whose gradients are
     averaged with these (`gradcheck_accum.ledger.ranks`), and ``divisor`` is what the average divides the ranks' sum by.
+    ``rework`` is the last change by hand of the whole gradient, right before the step.
     """
 
     index: int
@@ -103,6 +105,7 @@ class Window:
     unknown: Reason | None = None
     elsewhere: tuple[tuple[Entry, ...], ...] = ()
     divisor: int = 1
+    rework: Rework | None = None
     micro_batches: int = field(init=False, repr=False)
     """How many micro-batches (distinct batches of data) the window's own entries come from."""
     spans_passes: bool = field(init=False, repr=False, compare=False)

@@ -1,8 +1,11 @@
-"""The loop's own clips: recorded, and applied to the reference gradient, to know the result that they should have."""
+"""The loop's own clips: recorded, and applied to the reference gradient, to know the result that they should have.
+
+What the loop does to a whole gradient by hand is recorded as well; its result is not known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,10 +17,13 @@ from gradcheck_accum.verify.book.held import Change, Held, vector_of
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.vectors.inner_products import Made, Vector, combination, dense
 
+BY_HAND = "by hand"
+"""The kind of a change that the loop made itself, whose result is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClipCall:
-    """One clip of the loop: by ``norm`` of order ``norm_type``, by ``value``, or ``adaptive`` to the weights.
+    """One clip of the loop: by ``norm`` of order ``norm_type``, by ``value``, ``adaptive`` to weights, or `BY_HAND`.
 
     ``keys`` are the identities of the parameters that it was given. ``norm`` is the norm that it found over the shards
     of all ranks, None where the parameters are not sharded; ``returned`` is the norm that it returned.
@@ -54,15 +60,24 @@ class ClipBook:
         """The clips of the gradients of ``optimizer``, None where there were none."""
         return self._of.get(id(optimizer))
 
-    def begin(self, keys: Collection[int], *, before_last_change: bool = False) -> None:
+    def begin(
+        self,
+        keys: Collection[int],
+        *,
+        before_last_change: bool = False,
+        as_they_were: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
         """A clip of the parameters ``keys`` begins: their gradients are still as they were before it.
 
         ``before_last_change`` means that it has been made: it is the last known change of those that it changed.
+        ``as_they_were`` are the gradients before it of those that it changed, where that is known otherwise.
         """
         made = keys if before_last_change else ()
         for optimizer in self._owners(keys):
             if id(optimizer) not in self._of:
-                before = self._gradients.held(optimizer, beyond_change=True, before_last_of=made)
+                before = self._gradients.held(
+                    optimizer, beyond_change=True, before_last_of=made, as_they_were=as_they_were
+                )
                 self._of[id(optimizer)] = Clips(before)
 
     def end(self, call: ClipCall) -> None:
@@ -130,7 +145,7 @@ def _change(call: ClipCall, gradients: Vector, keys: Sequence[int]) -> Change | 
     """What a clip does to each element of ``gradients``, of the parameters ``keys``; None where that is not known."""
     if call.kind == "value":
         return partial(torch.clamp, min=-call.limit, max=call.limit)
-    if call.kind == "adaptive" or not call.keys <= set(keys):
+    if call.kind in ("adaptive", BY_HAND) or not call.keys <= set(keys):
         return None
     norm = call.norm
     if norm is None:

@@ -17,7 +17,7 @@ sketch of the sum, and scaling a gradient scales its sketch.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -34,6 +34,7 @@ from gradcheck_accum.ledger.events import (
     Opaque,
     Operation,
     Reason,
+    Rework,
     ScaleGrads,
     Unscale,
     ZeroGrad,
@@ -90,6 +91,8 @@ class GradientBook(ParameterBook):
         self._seen: dict[int, tuple[int, int]] = {}
         self._now: dict[int, tuple[tuple[int, int], torch.Tensor]] = {}
         """The last sketches of current gradients, with the identity and version of the tensor that each is of."""
+        self._as_before: dict[int, torch.Tensor] = {}
+        """Gradients as they were before a change, while they are looked at instead of what they are now."""
         self._squares: dict[int, list[torch.Tensor]] = {}
         """‖·‖² of the addends of an expected gradient, where that is a sketch."""
 
@@ -137,6 +140,10 @@ class GradientBook(ParameterBook):
             sketch = self.sketcher.of(key, gradient)
             self._now[key] = mark, sketch
         return sketch
+
+    def is_scaled(self, key: int) -> bool:
+        """Whether a parameter's gradient still has a grad scaler's scale in it."""
+        return self.scale_inside.get(key, 1.0) != 1.0
 
     # What is expected
 
@@ -308,9 +315,14 @@ class GradientBook(ParameterBook):
                 self._seen[key] = (id(now), now._version)
         return changed
 
+    def _looked_at(self, key: int) -> torch.Tensor | None:
+        """A gradient as it is, or as it was before a change that is set aside."""
+        then = self._as_before.get(key)
+        return self.gradient(key) if then is None else then
+
     def _holds(self, key: int, added: torch.Tensor | None = None) -> bool:
         """Whether a gradient is what is expected; ``added`` is ‖·‖² of the last addend."""
-        now, expected = self.gradient(key), self._expected[key]
+        now, expected = self._looked_at(key), self._expected[key]
         if now is None or expected is None:
             return now is expected
         if self.is_sketched(key):
@@ -338,7 +350,7 @@ class GradientBook(ParameterBook):
 
     def _side_by_side(self, key: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """A gradient as it is and as it should be, a stretch of its elements at a time."""
-        now, then = self.gradient(key), self._expected[key]
+        now, then = self._looked_at(key), self._expected[key]
         if now is None or then is None:
             return
         values, changes = self._as_it_is(key, now), self._changes.get(key, ())
@@ -377,12 +389,18 @@ class GradientBook(ParameterBook):
         return found
 
     def changes(
-        self, where: Location, clamps: Mapping[int, float] | None = None, *, thoroughly: bool
+        self,
+        where: Location,
+        clamps: Mapping[int, float] | None = None,
+        *,
+        thoroughly: bool,
+        as_they_were: Callable[[Collection[int]], Mapping[int, torch.Tensor]] | None = None,
     ) -> tuple[list[Event], list[int]]:
         """The changes of ``.grad`` since it was last compared by other means than a watched call, and their parameters.
 
         ``clamps`` are the limits that gradients were clamped to since then, by parameter. ``thoroughly`` means that
-        values are compared, and not only version counters.
+        values are compared, and not only version counters. ``as_they_were`` gives the gradients, of a store's that have
+        changed, as they were before the loop reworked them: known where they are complete.
         """
         self._exact.clear()
         if thoroughly:
@@ -396,6 +414,12 @@ class GradientBook(ParameterBook):
             filled = [k for k, cell in cells.items() if cell == store and self._expected.get(k) is not None]
             own = [k for k in changed if cells.get(k) == store]
             event, change = self._explain(where, store, own, filled, clamps or {})
+            if isinstance(event, Opaque) and as_they_were is not None:
+                scaled, is_reworked = self._reworked(where, store, own, filled, as_they_were(own))
+                if is_reworked:
+                    events += [*scaled, Rework(where=where, stores=frozenset({store}))]
+                    self.look(own)
+                    continue
             events.append(event)
             if isinstance(event, ZeroGrad):
                 self._expect_zero(own)
@@ -406,6 +430,35 @@ class GradientBook(ParameterBook):
                 self.look([key for key in own if not self._holds(key)])
         self.look(key for key in changed if key not in cells)
         return events, changed
+
+    def _reworked(
+        self, where: Location, store: str, changed: list[int], filled: list[int], before: Mapping[int, torch.Tensor]
+    ) -> tuple[list[Event], bool]:
+        """How the gradients of ``filled`` were scaled before those of ``before`` were reworked; whether that is all.
+
+        What was no longer as it should be before that was changed earlier.
+        """
+        if not before or any(self._expected[key] is None for key in changed):
+            return [], False
+        self._as_before = dict(before)
+        try:
+            others = [key for key in changed if not self._holds(key)]
+            if not others:
+                return [], True
+            event, _ = self._explain(where, store, others, filled, {})
+            return [event], isinstance(event, ScaleGrads)
+        finally:
+            self._as_before = {}
+
+    def before_scaling(self, key: int) -> torch.Tensor | None:
+        """The gradient that a parameter's was before it was multiplied by one factor; None if that was not all."""
+        now, then = self.gradient(key), self._now_expected(key)
+        if now is None or then is None or self.is_sketched(key):
+            return None
+        inner, squares, new = self._products([key])
+        ratio = inner / squares if squares else 0.0
+        is_multiple = max(new - ratio * inner, 0.0) <= max(16 * unit_roundoff(now.dtype), 1e-7) ** 2 * new
+        return then.clone() if ratio and is_multiple else None
 
     def unexpected(
         self, keys: Iterable[int], *, thoroughly: bool
@@ -436,11 +489,11 @@ class GradientBook(ParameterBook):
     ) -> tuple[Event, Change | None]:
         """What was done to the gradients ``changed`` of those ``filled``, as an event and, if known, elementwise."""
         stores = frozenset({store})
-        if all(is_cleared(self.gradient(key)) for key in changed):
+        if all(is_cleared(self._looked_at(key)) for key in changed):
             if set(filled) <= set(changed):
                 return ZeroGrad(where=where, stores=stores, seen_later=True), None
             return Opaque(where=where, stores=stores, reason=PARTLY_CLEARED), None
-        if any(self.gradient(key) is None or self._expected[key] is None for key in filled):
+        if any(self._looked_at(key) is None or self._expected[key] is None for key in filled):
             return Opaque(where=where, stores=stores, reason=CHANGED_BY_HAND), None
         inner, squares, new = self._products(filled)
         if not math.isfinite(inner + squares + new):
@@ -468,7 +521,7 @@ class GradientBook(ParameterBook):
 
     def _is_clamped(self, key: int, limit: float) -> bool:
         """Whether a gradient is what it should be, but for elements beyond a limit, which are at it."""
-        now = self.gradient(key)
+        now = self._looked_at(key)
         if now is None or self.is_sketched(key):
             return False
         room = 4 * unit_roundoff(now.dtype)
@@ -512,19 +565,26 @@ class GradientBook(ParameterBook):
         return self._shared(frozenset(whole)), self._shared(frozenset(part))
 
     def held(
-        self, optimizer: Optimizer, *, beyond_change: bool = False, before_last_of: Collection[int] = ()
+        self,
+        optimizer: Optimizer,
+        *,
+        beyond_change: bool = False,
+        before_last_of: Collection[int] = (),
+        as_they_were: Mapping[int, torch.Tensor] | None = None,
     ) -> dict[int, Held | None]:
         """An optimizer's current gradients, without the grad scaler's scale that they are still multiplied by.
 
         Called right after a thorough comparison, when most are as expected, so that they need no copy to remain valid
         ``beyond_change`` of a gradient. What is expected changes at the next backward. Those of the parameters
-        ``before_last_of`` are as they were before their last known change.
+        ``before_last_of`` are as they were before their last known change, and those in ``as_they_were`` are these.
         """
         found: dict[int, Held | None] = {}
         for parameter in parameters_of(optimizer):
             key, gradient = id(parameter), own_part(parameter.grad)
             changes, expected = self._changes.get(key, ()), self._expected.get(key)
-            if key in before_last_of and changes and expected is not None:
+            if as_they_were and key in as_they_were:
+                found[key] = Held(as_they_were[key])
+            elif key in before_last_of and changes and expected is not None:
                 found[key] = Held(expected, changes[:-1])
             elif key in self._exact and expected is not None and (beyond_change or not changes):
                 found[key] = Held(expected, changes)

@@ -20,6 +20,7 @@ from gradcheck_accum.ledger.events import (
     Clip,
     Event,
     GraphsHeld,
+    Rework,
     ScalerUpdate,
     SchedulerStep,
     Step,
@@ -178,7 +179,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
     if isinstance(event, Step):
         bound = event.counted_by
         counted = None if bound is None else (bound.steps, bound.origins, bound.first, bound.listed)
-        own = event.accumulation_steps, event.through_scaler, event.skipped, event.again
+        own = event.accumulation_steps, event.through_scaler, event.skipped, event.again, event.by_hand
         return where, event.optimizer, event.stores, counted, own
     if isinstance(event, ZeroGrad):
         return where, event.stores, event.within, event.seen_later
@@ -188,6 +189,8 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
         return where, event.average, event.stores, event.since
     if isinstance(event, GraphsHeld):
         return where, event.count, event.read
+    if isinstance(event, Rework):
+        return where, event.stores, event.only_adds
     if isinstance(event, (Clip, Unscale)):
         return where, event.stores
     return where if isinstance(event, ScalerUpdate) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -47,6 +47,12 @@ class ParameterBook:
                 new.append(parameter)
         return new
 
+    def dismiss(self, optimizer: Optimizer) -> None:
+        """Forget an optimizer, but not its parameters."""
+        self.optimizers = [known for known in self.optimizers if known is not optimizer]
+        self.names.pop(id(optimizer), None)
+        self._cells, self._size = {}, (-1, -1)
+
     def cells(self) -> dict[int, str]:
         """The store of every parameter: the parameters that the same optimizers own are filled and cleared together."""
         size = sum(len(group["params"]) for o in self.optimizers for group in o.param_groups), len(self.optimizers)
@@ -70,6 +76,20 @@ class ParameterBook:
         """The stores of parameters, by their identities."""
         cells = self.cells()
         return self._shared(frozenset(cells[key] for key in keys if key in cells))
+
+    def users_of(self, keys: Collection[int]) -> list[Optimizer]:
+        """One optimizer for each of the largest sets of parameters that one has, and some of ``keys`` are in."""
+        found: dict[frozenset[int], Optimizer] = {}
+        for optimizer in self.optimizers:
+            own = frozenset(id(parameter) for parameter in parameters_of(optimizer))
+            if not own.isdisjoint(keys):
+                found.setdefault(own, optimizer)
+        return [optimizer for own, optimizer in found.items() if not any(own < other for other in found)]
+
+    def sharing(self, optimizer: Optimizer) -> list[Optimizer]:
+        """The optimizers all of whose parameters an optimizer has too, itself among them."""
+        own = {id(parameter) for parameter in parameters_of(optimizer)}
+        return [other for other in self.optimizers if all(id(p) in own for p in parameters_of(other))]
 
     def places(self) -> dict[int, int]:
         """The parameter whose gradient is at each memory address."""

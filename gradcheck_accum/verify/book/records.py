@@ -24,7 +24,8 @@ class Record:
 
     ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale. ``changed`` is the
     reason if they were changed on their way into ``.grad``. ``called_from`` is the call chain in the user's code, empty
-    where that is not known.
+    where that is not known. ``moves`` is how often the weights had been moved by then
+    (`gradcheck_accum.verify.measure.saved_weights`).
     """
 
     event: Backward
@@ -34,6 +35,7 @@ class Record:
     changed: Reason | None = None
     called_from: CallChain = ()
     given: Given = NOTHING_GIVEN
+    moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ _STATEFUL = (
     "without replaying anything)"
 )
 
+_OWN_ALONE = (
+    "replaying a batch does not reproduce the gradient that it had in the loop (the model keeps state between its "
+    "calls, or data of the loss is modified in place): windows of one batch are compared with their own gradient alone"
+)
 _DIFFERENT = "as one large batch its micro-batches have a different gradient"
 _SCALED = "the terms of its loss are scaled differently"
 _OF_GROUPS = (
@@ -51,6 +55,8 @@ def by_large_batch(
         )
         return JudgedWindow(Verdict.INCONCLUSIVE, reason, numbers)
     if not apart.is_rounding(options):
+        if all(one_by_one) and is_one_batch(measured) and not options.replay_alone:
+            return JudgedWindow(Verdict.EQUIVALENT, "", numbers, note=_OWN_ALONE)
         if all(one_by_one):
             again = "replaying a micro-batch does not reproduce the gradient that it had in the loop"
             return JudgedWindow(Verdict.INCONCLUSIVE, f"{again}: {_STATEFUL}", numbers)

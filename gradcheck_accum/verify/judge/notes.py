@@ -12,6 +12,7 @@ from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.engine.tolerance import CONFIDENCE, sketched_norm
 from gradcheck_accum.ledger.events import Backward
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import averages
 from gradcheck_accum.ledger.windows import Ledger, Window
 from gradcheck_accum.results.verdict import Verdict, WindowReport
@@ -96,6 +97,19 @@ def on_skipped(ledgers: Sequence[Ledger]) -> list[str]:
         return []
     batches = "1 batch was" if skipped == 1 else f"{skipped} batches were"
     return [f"{batches} given by a data loader, and no backward ran on {'it' if skipped == 1 else 'them'}"]
+
+
+def on_reworked(ledgers: Sequence[Ledger]) -> list[str]:
+    """The notes on gradients that the loop changed by hand right before its steps, by the place of the change."""
+    steps: dict[Location, set[int]] = {}
+    for window in (window for ledger in ledgers for window in ledger.windows):
+        if window.rework is not None and window.unknown is None:
+            steps.setdefault(window.rework.where, set()).add(window.index)
+    return [
+        f"gradients were modified manually before {len(own)} {'step' if len(own) == 1 else 'steps'}, first at line "
+        f"{where.line}: they are compared as they were before that, and what it does to them is not checked"
+        for where, own in steps.items()
+    ]
 
 
 def _by_clearing(windows: Iterable[Window]) -> dict[int, list[Window]]:

@@ -14,7 +14,7 @@ from gradcheck_accum.engine.independence import worst
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
-from gradcheck_accum.ledger.events import Cause, Trace
+from gradcheck_accum.ledger.events import Backward, Cause, Trace
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.ranks import averages
 from gradcheck_accum.ledger.windows import NOT_FINITE, ZERO, Fate, Ledger, Window
@@ -60,17 +60,22 @@ class ObservedRun:
         run = observer.run
         precision = run.losses.precision
         events, measured = run.journal.whole()
+        updates, astray = observer.updates, observer.backwards.astray
+        if updates.is_all:
+            # No optimizer was there, and no update was seen: nothing used these gradients.
+            astray += sum(isinstance(event, Backward) for event in events)
+            events = ()
         return cls(
             Trace(events, complete=complete, precision=precision, from_start=run.journal.from_start),
             measured,
             run.measurer.replays,
             run.measurer.engine,
             observer.backwards.remarks,
-            observer.backwards.astray,
-            observer.backwards.own_steps,
+            astray,
+            updates.own_steps if updates.is_all else observer.backwards.own_steps,
             observer.children,
             observer.threads_overlap,
-            run.awaited.any_changed(),
+            run.awaited.any_changed() and not updates.is_all,
             run.measurer.streamed,
             run.measurer.costs.cost,
             observer.arrivals.averaging.needless,

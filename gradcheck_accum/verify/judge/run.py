@@ -15,7 +15,8 @@ from gradcheck_accum.engine.tolerance import CONFIDENCE, unit_roundoff
 from gradcheck_accum.ledger.events import Backward, Step
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import joined
-from gradcheck_accum.ledger.weights import read_weights
+from gradcheck_accum.ledger.reworked import with_doubts
+from gradcheck_accum.ledger.weights import Readings, read_weights
 from gradcheck_accum.ledger.windows import Ledger
 from gradcheck_accum.mistakes import CATALOGUE
 from gradcheck_accum.results.verdict import (
@@ -38,6 +39,7 @@ from gradcheck_accum.verify.judge.notes import (
     on_optimizers,
     on_proof,
     on_ranks,
+    on_reworked,
     on_samples,
     on_sketches,
     on_skipped,
@@ -88,15 +90,20 @@ def judge_ranks(
         unknown = ReferenceReport("none", "", "")
         return VerifyResult(script, Verdict.INCONCLUSIVE, SEVERAL_THREADS, "", unknown, ranks=len(seen))
     seen = up_to_the_stop(seen)
-    ledgers = joined(alone or [own.ledger() for own in seen])
+    ledgers: list[Ledger] = []
+    read: list[Readings] = []
+    for ledger in joined(alone or [own.ledger() for own in seen]):
+        readings = read_weights(ledger, coefficient=options.loss_coefficient)
+        doubted = with_doubts(ledger, readings)
+        ledgers.append(doubted)
+        read.append(readings if doubted is ledger else read_weights(doubted, coefficient=options.loss_coefficient))
     diagnosis: list[Diagnosis] = []
     notes: list[str] = []
     replays: list[float] = []
     scale_is_open = False
     ranked: list[list[tuple[Measured, WindowReport]]] = []
     coupled: dict[Location, str] = {}
-    for rank, (own, ledger) in enumerate(zip(seen, ledgers, strict=True)):
-        readings = read_weights(ledger, coefficient=options.loss_coefficient)
+    for rank, (own, ledger, readings) in enumerate(zip(seen, ledgers, read, strict=True)):
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
         notes += on_terms(readings.notes)
         scale_is_open = scale_is_open or bool(readings.notes)
@@ -128,6 +135,7 @@ def judge_ranks(
     notes += on_accumulation(reports, diagnosis)
     notes += on_discarded(ledgers)
     notes += on_skipped(ledgers)
+    notes += on_reworked(ledgers)
     equivalent = [m.proof for m, r in chosen if r.verdict is Verdict.EQUIVALENT]
     proofs = [proof for proof in equivalent if proof is not None and not proof.unit]
     if proofs:

@@ -84,9 +84,9 @@ def _judge(window: MeasuredWindow, options: Options, replays: bool) -> JudgedWin
         return JudgedWindow(Verdict.EQUIVALENT, measured.unmeasured)
     if measured.products is None:
         return JudgedWindow(Verdict.INCONCLUSIVE, measured.unmeasured)
-    unshared = window.unknown(Cause.UNSHARED)
-    if unshared:
-        return JudgedWindow(Verdict.INCONCLUSIVE, unshared)
+    uncompared = window.unknown(Cause.UNSHARED) or window.unknown(Cause.USED_BY_HAND)
+    if uncompared:
+        return JudgedWindow(Verdict.INCONCLUSIVE, uncompared)
     if measured.is_zero and not any(measured.own_norms) and window.unknown(Cause.ZERO):
         # Whatever the weights of its micro-batches, they add up to zero.
         return JudgedWindow(Verdict.EQUIVALENT, "", (0.0, 1.0, 0.0))

@@ -50,8 +50,12 @@ class Comparer:
         ``expected`` are the weights read from the last windows. Returns the step that the reference gradient would
         make, None where there is none or it is the loop's own.
         """
-        with self.moved.as_they_were():
-            vectors = self.measurer.measure(measured, parameters, before_clip, used, self.book.parameters, expected)
+        own = [record for record in measured.records if record.event in expected.members]
+        same = self.moved.were_same_for(own)
+        with self.moved.as_they_were(own):
+            vectors = self.measurer.measure(
+                measured, parameters, before_clip, used, self.book.parameters, expected, same_weights=same
+            )
         if self.trajectory is not None:
             self.trajectory.step(optimizer, self.book.optimizers, measured, expected)
         if measured.products is None:

@@ -68,6 +68,9 @@ _PROVEN = 3
 """Micro-batches that are tested in such a window: each takes dozens of passes through the model."""
 
 
+_WEIGHTS_DIFFER = "its micro-batches ran with different weights, which were changed in between"
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The gradients of a replay, by parameter, once or for each micro-batch; the rest is as in `Replay`."""
@@ -107,10 +110,13 @@ class Measurer:
         used: dict[int, Held | None],
         everything: dict[int, torch.Tensor],
         expected: ExpectedWeights,
+        *,
+        same_weights: bool = True,
     ) -> list[Vector]:
         """Measure a step on ``parameters``, whose gradients are given as they were before any clip and as they are.
 
         ``everything`` are all watched parameters, by identity; ``expected`` are the weights read from the last windows.
+        ``same_weights`` says whether all of its micro-batches ran with the weights that the model holds now.
         Returns the vectors that were measured, or their sketches: these two, the parts of the gradient, then the
         expected result of the clips and what was replayed.
         """
@@ -142,7 +148,9 @@ class Measurer:
         measured.sketched = any(done)
         if measured.sketched:
             vectors = self._in_sketches(vectors, parameters, done)
-        if self.replays:
+        if self.replays and not same_weights:
+            measured.replay_problem, measured.proof = _WEIGHTS_DIFFER, Proof(None)
+        elif self.replays:
             self.replay(measured, expected.members, parameters, everything, vectors, expected)
         over_ranks = any(record.event.ranks != 1 for record in measured.records)
         if not measured.sketched and not over_ranks:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.determinism import holding
 from gradcheck_accum.engine.reference import SHARDED, ReferenceEngine
-from gradcheck_accum.verify.book.clips import clipped
+from gradcheck_accum.verify.book.clips import BY_HAND, clipped
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured
 from gradcheck_accum.verify.measure.expected_weights import ExpectedWeights
@@ -58,6 +58,9 @@ class Trajectory:
         self._measurer.forget(set())
         gradients = self._combined(scratch, vectors, expected)
         limited = None if gradients is None else clipped(gradients, [id(p) for p in own], measured.clips)
+        if gradients is not None and any(call.kind == BY_HAND for call in measured.clips):
+            self.lost = "its gradients would have to be modified as the loop modifies its own"
+            return
         if limited is None:
             self.lost = scratch.replay_problem or "a window's large batch could not be assembled"
             return

@@ -92,6 +92,7 @@ _REPORTS = Portable(
         events.Purpose,
         events.Reason,
         events.Reduction,
+        events.Rework,
         events.ScaleGrads,
         events.ScalerUpdate,
         events.SchedulerStep,

@@ -39,6 +39,7 @@ class Awaited:
 
     def add(self, record: Record, scale: float) -> None:
         """What a backward gave is in ``.grad``, with a grad scaler's ``scale`` inside."""
+        record.moves = self.moved.count
         for optimizer in self._book.optimizers:
             own = [id(p) for p in parameters_of(optimizer) if id(p) in record.squares]
             if own:
@@ -70,7 +71,21 @@ class Awaited:
     def save_weights(self, parameters: Sequence[torch.Tensor]) -> None:
         """A step is about to update ``parameters``, which the losses of other optimizers were computed with."""
         with torch.no_grad():
-            self.moved.keep(parameters, self._records())
+            self.moved.before_step(parameters, self._records())
+
+    def about_to_write(self, keys: Iterable[int]) -> None:
+        """The loop itself is about to write into these weights: what waits is replayed with what they were."""
+        if self._measurer.replays:
+            with torch.no_grad():
+                self.moved.before_write([self._book.parameters[key] for key in keys], self._records())
+
+    def waits(self) -> bool:
+        """Whether any backward waits for a step."""
+        return any(self._since.values())
+
+    def reaches(self, key: int) -> bool:
+        """Whether any of those that wait has reached a parameter."""
+        return any(key in record.squares for record in self._records())
 
     def _records(self) -> Iterator[Record]:
         return (record for records in self._since.values() for record in records)
@@ -91,6 +106,18 @@ class Awaited:
         self._measurer.forget(awaited)
         if not awaited:
             self.moved.forget()
+
+    def take_all(self, optimizers: Iterable[Optimizer]) -> list[Record]:
+        """The backwards that wait for any of these optimizers, in order, whose gradients the loop itself has used.
+
+        Nothing is known to have changed the weights since.
+        """
+        found = {id(r): r for r in self._records()}
+        taken = {id(record) for optimizer in optimizers for record in self.take(optimizer)}
+        for optimizer in optimizers:
+            for parameter in parameters_of(optimizer):
+                self._weights.pop(id(parameter), None)
+        return [record for key, record in found.items() if key in taken]
 
     def has_stepped(self, optimizer: Optimizer) -> None:
         """Wait no longer for an optimizer that another has stepped for: one that wraps it, say, and never steps."""

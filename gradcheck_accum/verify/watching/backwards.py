@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -47,6 +47,13 @@ RAISED = Reason(
 )
 
 
+class BeginsUpdates(Protocol):
+    """Whoever has to know of a backward before anything else is done about it."""
+
+    def backward_begins(self, losses: list[torch.Tensor], where: Location) -> None:
+        """A backward of ``losses`` at ``where`` begins."""
+
+
 class Backwards:
     """Enters each backward, when it has returned."""
 
@@ -64,6 +71,8 @@ class Backwards:
         self.astray = 0
         """How many have filled no gradient of an optimizer's parameters."""
         self.own_steps = OwnSteps()
+        self.updates: BeginsUpdates | None = None
+        """Finds the weights that no optimizer has."""
         self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework stated about the backwards of a line, by path and line."""
         self.graphs = HeldGraphs()
@@ -96,9 +105,11 @@ class Backwards:
             return
         self.begun += 1
         self._thread = threading.get_ident()
-        self._run.choose_mode()
         where = user_location()
-        self._changes.notice(where, thoroughly=False)
+        if self.updates is not None:
+            self.updates.backward_begins([losses] if isinstance(losses, torch.Tensor) else list(losses), where)
+        self._run.choose_mode()
+        self._changes.before_backward(where)
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
         backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since)
@@ -156,6 +167,7 @@ class Backwards:
         self._reads_data = False
         self._clips.forget()
         self._awaited.reached(arrived)
+        self._run.uses.late.reached(arrived)
         if averaged is not None and (averaged.kept_apart or (averaged.keys and averaged.ranks != 1)):
             # What the other ranks added is seen when the step is compared, and not here.
             self._book.look(averaged.keys)
@@ -165,6 +177,7 @@ class Backwards:
         given = self._run.given.take(backward_losses.program)
         record = Record(event, part, squares, backward_losses.program, changed, call_chain(), given)
         self._awaited.add(record, reading.scale)
+        self._run.uses.backward_ends()
         if record.changed:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if backward_losses.unknown:

@@ -124,6 +124,7 @@ class GradientsByHand:
             squares = {key: square * factor**2 for key, square in returned.squares.items()}
             part = self._book.put_in(kind_of(returned.where, terms, returned.epoch), returned.gradients, factor)
         self._awaited.add(Record(event, part, squares, program), 1.0)
+        self._run.uses.backward_ends()
         if returned.backward_losses.unknown:
             self._journal.add(
                 Opaque(where=returned.where, stores=stores, reason=Reason(returned.backward_losses.unknown))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.stack.frames import user_location
@@ -30,7 +31,7 @@ class OwnSteps:
     def filled(self, nodes: Iterable[Any], where: Location) -> None:
         """A backward at ``where``, from ``nodes`` on, has filled gradients that no optimizer's step will use."""
         if not self._weights:
-            self._weights = {weight.data_ptr(): weight.shape for weight in _weights_below(nodes)}
+            self._weights = {weight.data_ptr(): weight.shape for weight in weights_below(nodes)}
         if self._weights and self.at is None:
             self.backward_at = where
 
@@ -49,7 +50,18 @@ class OwnSteps:
             self.at = user_location()
 
 
-def _weights_below(nodes: Iterable[Any]) -> list[torch.Tensor]:
+class UpdateByHand(Optimizer):
+    """The weights that a script updates itself."""
+
+    def __init__(self, weights: list[torch.Tensor]) -> None:
+        super().__init__(weights, {})
+
+    def step(self, closure: Any = None) -> NoReturn:
+        """Raises NotImplementedError: only the script knows how to make its update."""
+        raise NotImplementedError
+
+
+def weights_below(nodes: Iterable[Any]) -> list[torch.Tensor]:
     """The leaves that a graph accumulates gradients in."""
     pending = [node for node in nodes if node is not None]
     seen = set(pending)

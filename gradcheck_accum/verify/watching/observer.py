@@ -34,10 +34,13 @@ from gradcheck_accum.verify.watching.companion import Companion
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.journal import Journal
 from gradcheck_accum.verify.watching.loss_reader import LossReader
+from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
 from gradcheck_accum.verify.watching.step_measuring import StepMeasuring
 from gradcheck_accum.verify.watching.steps import Steps
+from gradcheck_accum.verify.watching.updates_by_hand import UpdatesByHand
+from gradcheck_accum.verify.watching.uses_by_hand import UsesByHand
 
 _P = ParamSpec("_P")
 
@@ -53,6 +56,8 @@ class Observer:
         attention = Attention(losses.tape)
         self.arrivals = Arrivals(attention, book)
         measurer = Measurer(engine, wanted.records, self.arrivals.shards, book.sketcher)
+        awaited = Awaited(book, measurer)
+        uses = losses.tape.follower = UsesByHand(book, awaited)
         self.run = Run(
             wanted=wanted,
             attention=attention,
@@ -61,10 +66,11 @@ class Observer:
             book=book,
             clips=ClipBook(book),
             journal=Journal(book),
-            awaited=Awaited(book, measurer),
+            awaited=awaited,
             measurer=measurer,
             counters=WindowCounters(),
             given=GivenData(),
+            uses=uses,
         )
         self.schedules = Schedules(self.run)
         self.by_hand = GradientsByHand(self.run)
@@ -82,6 +88,9 @@ class Observer:
             measuring,
             max_windows=max_windows,
         )
+        self.updates = UpdatesByHand(self.run, self.steps)
+        if companion is None:
+            self.backwards.updates = self.updates
         self._is_accompanied = companion is not None
         self.children = 0
         """How many processes that may train the loop has started."""
@@ -115,6 +124,8 @@ class Observer:
         """An optimizer has been made, or has got more parameters: to be known in windows that are watched later too."""
         if self.run.attention.elsewhere:
             return
+        if not isinstance(optimizer, UpdateByHand):
+            self.backwards.astray += self.updates.give_way()
         if self.run.attention.asleep:
             # Its parameters are listened to from the window that is watched next.
             self.run.book.adopt_unseen(optimizer)
@@ -138,10 +149,17 @@ class Observer:
             self.run.attention.look_again()
         self.tell(self.steps.after, optimizer)
 
+    def before_zero(self, parameters: list[torch.Tensor]) -> None:
+        """``zero_grad`` is entered, which clears the gradients of ``parameters``."""
+        self.steps.about_to_clear({id(parameter) for parameter in parameters})
+        self.steps.stop_if_enough()
+        self.changes.before_zero(parameters)
+
     def loop_over(self) -> None:
         """The loop has ended: what it did to gradients by hand after its last call that is watched is seen now."""
         last = self.run.journal.last
         if last is not None:
+            self.tell(self.steps.about_to_clear, self.run.uses.written)
             self.tell(self.changes.notice, last.where, thoroughly=False)
 
     def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:

@@ -212,7 +212,7 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
             zero(optimizer, *args, **kwargs)
             return
         own = parameters_of(optimizer)
-        observer.tell(observer.changes.before_zero, own)
+        observer.tell(observer.before_zero, own)
         zero(optimizer, *args, **kwargs)
         observer.tell(observer.changes.after_zero, own)
 
@@ -221,7 +221,7 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
             module_zero(module, *args, **kwargs)
             return
         own: list[torch.Tensor] = list(module.parameters())
-        observer.tell(observer.changes.before_zero, own)
+        observer.tell(observer.before_zero, own)
         module_zero(module, *args, **kwargs)
         observer.tell(observer.changes.after_zero, own)
 

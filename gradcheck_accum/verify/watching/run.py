@@ -15,6 +15,7 @@ from gradcheck_accum.verify.watching.awaited import Awaited
 from gradcheck_accum.verify.watching.batches import BatchCounter
 from gradcheck_accum.verify.watching.journal import Journal
 from gradcheck_accum.verify.watching.loss_reader import LossReader
+from gradcheck_accum.verify.watching.uses_by_hand import UsesByHand
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Run:
     measurer: Measurer
     counters: WindowCounters
     given: GivenData
+    uses: UsesByHand
     mode: Mode | None = None
 
     def choose_mode(self) -> None:

@@ -34,6 +34,8 @@ PUT_IN = (
     "be those of a copy): the micro-batches that they come from are unknown"
 )
 
+OWN_UPDATES = "the loop itself updates weights"
+
 
 class StepMeasuring:
     """Compares the gradient that a step uses, and the update that it makes, with their references."""
@@ -53,6 +55,30 @@ class StepMeasuring:
         With it comes the step that the reference gradient would make, None where that is not to be made.
         ``closure_calls`` is how often the step has called its closure.
         """
+        measured, shadow, parameters = self._begun(optimizer, step, records, inside_backward=inside_backward)
+        if self._companion is not None and not inside_backward and closure_calls < 2:
+            with self._attention.own_work():
+                self._companion.before_step(self._at_step(optimizer, measured, has_closure=closure_calls > 0))
+        self._awaited.save_weights(parameters)
+        return measured, shadow
+
+    def made_by_hand(self, optimizer: Optimizer, step: Step, records: list[Record]) -> None:
+        """Measure a step that the loop itself has made, on the parameters of ``optimizer``, which has no part in it.
+
+        The update that it made of the gradient is its own, and no reference run is known to make the same.
+        """
+        if self.comparer.trajectory is not None:
+            self.comparer.trajectory.lost = self.comparer.trajectory.lost or OWN_UPDATES
+        measured, _, _ = self._begun(optimizer, step, records, inside_backward=False)
+        measured.update = None
+        self._awaited.let_go(measured.records)
+        self._journal.enter(measured, self._awaited.events())
+
+    def _begun(
+        self, optimizer: Optimizer, step: Step, records: list[Record], *, inside_backward: bool
+    ) -> tuple[Measured, ShadowStep | None, list[torch.Tensor]]:
+        """A step that is measured, what its reference would do, and the parameters whose gradients it uses."""
+        self._awaited.moved.settle()
         measured, shadow = Measured(step, records), None
         # What is frozen by now may have got its gradient before (two networks that are frozen in turn).
         parameters = [
@@ -69,11 +95,7 @@ class StepMeasuring:
         if not measured.unmeasured:
             with self._attention.own_work(), thawed(parameters):
                 shadow = self._measure(optimizer, measured, parameters)
-        if self._companion is not None and not inside_backward and closure_calls < 2:
-            with self._attention.own_work():
-                self._companion.before_step(self._at_step(optimizer, measured, has_closure=closure_calls > 0))
-        self._awaited.save_weights(parameters)
-        return measured, shadow
+        return measured, shadow, parameters
 
     def after(self, optimizer: Optimizer, measured: Measured, shadow: ShadowStep | None, *, ends_step: bool) -> None:
         """The step has been made: compare what it did to the weights, and enter what was measured of it.

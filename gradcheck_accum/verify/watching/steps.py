@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
+from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.book.gradient_book import is_cleared
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
@@ -15,7 +17,7 @@ from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
-from gradcheck_accum.verify.watching.changes import Changes
+from gradcheck_accum.verify.watching.changes import CLEARED_BY_HAND, READ_BETWEEN, SCALED, Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
@@ -26,6 +28,9 @@ UNUSED_CLOSURE = (
     "a step that was given a closure and never called it uses no gradient that this closure has computed: to compare, "
     "call step() without it"
 )
+
+BY_HAND = "by hand"
+"""The name of the optimizer of steps that the loop itself makes."""
 
 
 class SeenEnough(BaseException):
@@ -48,7 +53,7 @@ class Steps:
         max_windows: int | None,
     ) -> None:
         self._journal, self._awaited, self._book, self._clips = run.journal, run.awaited, run.book, run.clips
-        self._counters = run.counters
+        self._counters, self._uses = run.counters, run.uses
         self._arrivals, self._by_hand, self._changes = arrivals, by_hand, changes
         self._schedules, self._backwards, self._measuring = schedules, backwards, measuring
         self._max_windows = max_windows
@@ -73,8 +78,9 @@ class Steps:
         self._scaler_step.clear()
 
     def before_scaler(self) -> None:
-        """``scaler.step`` is entered."""
+        """``scaler.step`` is entered, which may look for inf in gradients by writing into them."""
         self._scaler_step.append(False)
+        self._uses.looks_away()
 
     def after_scaler(self, optimizer: Optimizer) -> None:
         """``scaler.step`` has returned, with or without a step of the optimizer."""
@@ -85,6 +91,9 @@ class Steps:
             self._journal.add(step)
             records = self._awaited.take(optimizer)
             self._awaited.let_go(records)
+            self._clips.forget(optimizer)
+            self._uses.forget()
+            self._uses.step_ends({id(p) for p in parameters_of(optimizer)})
             self._journal.enter(Measured(step, records, unmeasured=SKIPPED), self._awaited.events())
             self._awaited.unscaled.discard(id(optimizer))
 
@@ -118,7 +127,7 @@ class Steps:
     def _begin(self, optimizer: Optimizer) -> None:
         self._arrivals.adopt(optimizer)
         where = user_location()
-        if not self._changes.notice(where) and self._pending is not None:
+        if not self._changes.notice(where, is_whole=True) and self._pending is not None:
             own = frozenset(id(p) for p in parameters_of(optimizer))
             if own < self._pending_parameters():
                 # An optimizer distributes its parameters over others (or over the ranks): it has been measured as a
@@ -129,6 +138,7 @@ class Steps:
             if own == self._pending_parameters():
                 # An optimizer wraps another: the step is the other's, and what follows it does not matter.
                 self._take_back()
+        self._uses.late.used({id(p) for p in parameters_of(optimizer)})
         # A fused optimizer is called all the same, and leaves its weights as they are.
         step = self._event(optimizer, skipped=bool(getattr(optimizer, "found_inf", False)))
         self._schedules.notice(where)
@@ -155,6 +165,65 @@ class Steps:
         )
         self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
         self._begun_at = self._backwards.begun
+        self._uses.step_begins(is_pytorchs=type(optimizer).step.__module__.startswith("torch.optim."))
+
+    def about_to_clear(self, cleared: Collection[int]) -> None:
+        """The gradients of the parameters ``cleared`` are about to be: where the loop has used them, it has stepped.
+
+        That is so if it has written into the weights what it computed from their gradients, and no optimizer has used
+        these. The weights have changed since, but what waits is replayed with what they were.
+        """
+        written, where = self._uses.written, self._uses.at
+        if where is None or written.isdisjoint(cleared):
+            return
+        if all(is_cleared(self._book.gradient(key)) for key in written):
+            # It is too late to compare them.
+            self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=CLEARED_BY_HAND))
+        elif self.is_inside_backward or self._book.sharded or any(self._book.is_scaled(key) for key in written):
+            # What becomes of a grad scaler's scale is the loop's own affair.
+            self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=SCALED))
+        else:
+            for optimizer in self._book.users_of(written):
+                self.made_by_hand(optimizer, where)
+        self._uses.forget()
+
+    @property
+    def is_inside_backward(self) -> bool:
+        """Whether a backward is under way."""
+        return bool(self._backwards.depth)
+
+    def made_by_hand(self, optimizer: Optimizer, where: Location, *, is_now: bool = False) -> None:
+        """Record a step that the loop itself makes, at ``where``, of what waits for ``optimizer``.
+
+        ``optimizer`` only says which parameters these are. ``is_now`` means that the step is about to be made, so that
+        the source's counters have their values of it.
+        """
+        self._changes.notice(where, is_whole=True)
+        own = {id(p) for p in parameters_of(optimizer)}
+        stores = self._book.stores(own)
+        if not self._uses.late.are_whole(own):
+            self._journal.add(Opaque(where=where, stores=stores, reason=READ_BETWEEN))
+        self._schedules.notice(where)
+        callers = [record.called_from for record in self._awaited.of(optimizer)]
+        step = Step(
+            where=where,
+            optimizer=BY_HAND,
+            stores=stores,
+            accumulation_steps=self.accumulation_steps,
+            counted_by=self._counters.at_step(BY_HAND, callers) if is_now else None,
+            by_hand=True,
+        )
+        self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
+        records = self._awaited.take_all(self._book.sharing(optimizer))
+        self._merge(records, self._counters.counted(step))
+        self._journal.add(step)
+        self._arrivals.averaging.stepped()
+        self._measuring.made_by_hand(optimizer, step, records)
+        self._is_used(optimizer)
+        self._uses.forget()
+        self._uses.step_ends(own)
+        if self.on_step is not None:
+            self.on_step(self._journal.steps)
 
     def _merge(self, records: Sequence[Record], counted: int | None) -> None:
         """Give backwards over one micro-batch its number."""
@@ -204,10 +273,15 @@ class Steps:
         (measured, shadow), self._pending = self._pending, None
         self._schedules.stepped()
         self._is_used(optimizer)
+        self._uses.step_ends(self._stepping)
         inside_backward = bool(self._backwards.depth)
         self._measuring.after(optimizer, measured, shadow if called == 1 else None, ends_step=not inside_backward)
         if self.on_step is not None:
             self.on_step(self._journal.steps)
+        self.stop_if_enough()
+
+    def stop_if_enough(self) -> None:
+        """Raise SeenEnough where no more steps are wanted."""
         if self.have_been_seen:
             raise SeenEnough
 
