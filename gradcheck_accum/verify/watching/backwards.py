@@ -71,7 +71,7 @@ class Backwards:
         self.astray = 0
         """How many have filled no gradient of an optimizer's parameters."""
         self.own_steps = OwnSteps()
-        self.updates: BeginsUpdates | None = None
+        self.updates: weakref.ref[BeginsUpdates] | None = None
         """Finds the weights that no optimizer has."""
         self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework stated about the backwards of a line, by path and line."""
@@ -106,8 +106,9 @@ class Backwards:
         self.begun += 1
         self._thread = threading.get_ident()
         where = user_location()
-        if self.updates is not None:
-            self.updates.backward_begins([losses] if isinstance(losses, torch.Tensor) else list(losses), where)
+        updates = None if self.updates is None else self.updates()
+        if updates is not None:
+            updates.backward_begins([losses] if isinstance(losses, torch.Tensor) else list(losses), where)
         self._run.choose_mode()
         self._changes.before_backward(where)
         self._schedules.notice(where)

@@ -7,6 +7,7 @@ gradients, `GradientsByHand`, `Schedules`, `Steps`), and decides whether they ar
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
@@ -90,7 +91,7 @@ class Observer:
         )
         self.updates = UpdatesByHand(self.run, self.steps)
         if companion is None:
-            self.backwards.updates = self.updates
+            self.backwards.updates = weakref.ref(self.updates)
         self._is_accompanied = companion is not None
         self.children = 0
         """How many processes that may train the loop has started."""

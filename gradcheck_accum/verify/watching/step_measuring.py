@@ -8,6 +8,7 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.engine.determinism import thawed
 from gradcheck_accum.engine.rank_local import is_sharded
 from gradcheck_accum.ledger.events import Step
+from gradcheck_accum.verify.book.clips import BY_HAND
 from gradcheck_accum.verify.book.held import Held, tensors_of
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
@@ -163,19 +164,22 @@ class StepMeasuring:
     def _at_step(self, optimizer: Optimizer, measured: Measured, *, has_closure: bool) -> AtStep:
         before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
         clips, where = self._clips.of(optimizer), measured.step.where
-        known = clips is None or not clips.changed_since
+        kinds = [] if clips is None else [call.kind for call in clips.calls]
+        # A comparison of two runs is one of what their steps use: what a loop does by hand is a part of that.
+        is_clipped = any(kind != BY_HAND for kind in kinds)
+        known = clips is None or not (clips.changed_since or BY_HAND in kinds)
         now = tensors_of(used)
         return AtStep(
             optimizer,
             measured.step.optimizer,
             measured.records,
             now,
-            None if not known else now if clips is None else tensors_of(before),
+            now if not is_clipped else tensors_of(before) if known else None,
             where.path,
             where.line,
             parameters_of(optimizer),
             window=self._journal.steps,
-            clips_elements=clips is not None and any(call.kind != "norm" for call in clips.calls),
+            clips_elements=any(kind not in ("norm", BY_HAND) for kind in kinds),
             has_closure=has_closure,
         )
 
