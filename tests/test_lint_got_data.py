@@ -236,3 +236,52 @@ class Tuner:
             print(torch.tensor(scores).mean())
 """
     assert codes(source) == []
+
+
+MADE_IN_THE_LOOP = """\
+def made(rows):
+    kind = torch.randint(0, 3, (rows,))
+    points = torch.randn(rows, 8)
+    {data}
+    return seen, kind
+
+def train(steps):
+    centres, model = torch.randn(3, 8), nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    every = 5
+    for i in range(30):
+        seen, kind = made(12)
+        loss = nn.functional.cross_entropy(model(seen), kind) / every
+        loss.backward()
+        if {test}:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "seen = points * 2 + torch.randn(rows, 8)",
+        "seen = points + 0.1 * torch.randn_like(points)",
+        "seen = torch.ones(3, 8)[kind] + points",
+        "seen = torch.stack([points, nn.functional.normalize(points)], 1)[torch.arange(rows), kind % 2]",
+    ],
+)
+def test_what_a_turn_computes_from_random_numbers_is_its_micro_batch(data: str) -> None:
+    assert codes(MADE_IN_THE_LOOP.format(data=data, test="(i + 1) % every == 0")) == []
+    assert codes(MADE_IN_THE_LOOP.format(data=data, test="i % every == 0")) == ["GA302"]
+
+
+def test_a_product_of_matrices_may_be_a_model() -> None:
+    source = """\
+weights = torch.zeros(8, 1, requires_grad=True)
+optimizer = torch.optim.SGD([weights], lr=0.1)
+for i in range(30):
+    seen = torch.randn(12, 8)
+    loss = nn.functional.mse_loss(seen @ weights, seen.sum(1, keepdim=True))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    assert codes(source) == []

@@ -216,6 +216,11 @@ def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[A
         run.calls.called_at = outer
 
 
+def _turn(run: State, maker: str) -> int | None:
+    """The turn of a training loop under way, if a function makes other numbers in each."""
+    return run.loops.turn if run.loops.depth and maker in MAKES_AT_RANDOM else None
+
+
 def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tail, path = callee.tail, callee.path
     handler = LIBRARY.get(tail)
@@ -249,17 +254,21 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
             return new_model(run, node, args[0].cls)
         return args[0]
     if path.startswith("torch.") and tail.endswith("_like") and args and isinstance(args[0], v.Data):
-        return v.Data(args[0].rows, holds=_held(tail.removesuffix("_like")))
+        kind = tail.removesuffix("_like")
+        return v.Data(args[0].rows, made=_turn(run, kind), holds=_held(kind))
     got = v.got_in(args[0]) if path.startswith("torch.") and tail in MAKES_DATA and args else None
     if got is not None:
         return got  # the same data, as a tensor
     if path.startswith("torch.") and tail in MAKES_DATA:
-        made = run.loops.turn if run.loops.depth and tail in MAKES_AT_RANDOM else None
         shape = _shape(tail, args, kwargs)
         rows = shape[0] if shape else None
         whole = tuple(size for size in shape if size is not None)
         return v.Data(
-            rows, made=made, holds=_held(tail), is_tensor=True, shape=whole if len(whole) == len(shape) else ()
+            rows,
+            made=_turn(run, tail),
+            holds=_held(tail),
+            is_tensor=True,
+            shape=whole if len(whole) == len(shape) else (),
         )
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))

@@ -269,7 +269,7 @@ def _stack(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
         joined = tuple(part for item in items for part in item.parts)
         # How the stacked losses are reduced later decides their weights, so they are not known.
         return Tensor(joined, v.models_in(items)).scaled(Factor(None))
-    return v.Data()
+    return v.Data(made=v.turn_made(items) if isinstance(items, (list, tuple)) else None)
 
 
 def _clamp(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:

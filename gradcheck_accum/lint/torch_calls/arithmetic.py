@@ -82,12 +82,11 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
             return count_with_number(op, left, right) or replace(data.changed(data.rows), shape=data.shape)
         case v.Data(), v.Data() if (mask := joined_masks(op, left, right)) is not None:
             return mask
-        case v.Data(), v.Data() if not run.in_training:
-            if op is not Operator.MATMULT and left.shape and right.shape:
-                return _repeated(left.shape, right.shape)
-            # Of two of unlike sizes, one is repeated along some dimension; a product of matrices has the left one's.
-            same = op is Operator.MATMULT or right.rows in (None, left.rows)
-            return v.Data(left.rows if same else right.rows if left.rows is None else None)
+        case v.Data(), v.Data() if not run.in_training or (
+            op is not Operator.MATMULT and v.turn_made((left, right)) is not None
+        ):
+            # Of what a loop has made of random numbers, more of its data is made; a product of matrices may be a model.
+            return replace(_of_data(op, left, right), made=v.turn_made((left, right)))
     if v.is_data(left) or v.is_data(right):
         return Tensor((_fresh(run, "expression"),), elementwise=True)
     if isinstance(left, v.Samples):
@@ -97,6 +96,15 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
     scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
     return v.SCALED if scales else UNKNOWN
+
+
+def _of_data(op: Operator, left: v.Data, right: v.Data) -> v.Data:
+    """What arithmetic makes of data: of two of unlike sizes, one is repeated along some dimension."""
+    if op is not Operator.MATMULT and left.shape and right.shape:
+        return _repeated(left.shape, right.shape)
+    # A product of matrices has as many rows as the left one.
+    same = op is Operator.MATMULT or right.rows in (None, left.rows)
+    return v.Data(left.rows if same else right.rows if left.rows is None else None)
 
 
 def _repeated(left: tuple[int, ...], right: tuple[int, ...]) -> v.Data:

@@ -186,13 +186,15 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
 def function_of_data(run: State, path: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What a function of PyTorch makes of data alone, row by row, as the method does; or NotImplemented.
 
-    Before any training, what any of them makes of data is data.
+    Before any training, what any of them makes of data is data, and so is what they make of random numbers of a turn.
     """
     name = path.removeprefix("torch.").removeprefix("nn.functional.")
     if not args or not isinstance(args[0], v.Data) or any(isinstance(a, Tensor) for a in all_arguments(args, kwargs)):
         return NotImplemented
     if name not in KEEPS_ROWS | ASKS_EACH | GIVES_AN_ORDER:
-        return v.Data() if path.startswith("torch.") and not run.loops.depth else NotImplemented
+        turn = v.turn_made(args)
+        is_data = path.startswith("torch.") and (not run.loops.depth or turn is not None)
+        return v.Data(made=turn) if is_data else NotImplemented
     return _data_method(run, args[0], name, args[1:], kwargs)
 
 

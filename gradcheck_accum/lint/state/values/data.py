@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -74,6 +74,11 @@ class Data:
     def size_along(self, dimension: int) -> int | None:
         """How long it is along a dimension, None where the source does not show that."""
         return self.shape[dimension] if -len(self.shape) <= dimension < len(self.shape) else None
+
+
+def turn_made(values: Iterable[Any]) -> int | None:
+    """The turn of a training loop in which random numbers were drawn for any of these, the last one; None for none."""
+    return max((value.made for value in values if isinstance(value, Data) and value.made is not None), default=None)
 
 
 @dataclass(slots=True, eq=False)
