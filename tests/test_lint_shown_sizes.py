@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 model = nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -119,6 +128,108 @@ for i, (x, y) in enumerate(DataLoader(data, batch_sampler=sampler)):
 #= right: a sampler that makes as many as fit
 -sampler = BatchSampler(RandomSampler(data), batch_size=4, drop_last=True)
 +sampler = BatchSampler(SequentialSampler(range(48)), 4, False)
+
+## Samplers that draw another number of rows than there are.
+
+#: right: as many as the weighted sampler is given
+data = TensorDataset(torch.randn(510, 3), torch.randn(510, 1))
+sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
+for i, (x, y) in enumerate(DataLoader(data, batch_size=20, sampler=sampler)):
+    (F.mse_loss(model(x), y) / 5).backward()
+    if (i + 1) % 5 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+
+#= GA301: a weighted sampler that is given one batch more
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = WeightedRandomSampler(torch.rand(510), 410)
+
+#= right: as many as the random sampler is given
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = RandomSampler(data, num_samples=400)
+
+#= GA301: a random sampler that is given one batch more
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = RandomSampler(data, True, 410)
+
+#= GA301: a random sampler that is given no number draws as many as there are
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = RandomSampler(data, replacement=True)
+
+#= GA301: no sampler, which is said
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = None
+
+#= right: rows that are listed
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = SubsetRandomSampler(list(range(10, 410)))
+
+#= right: rows that were drawn
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = SubsetRandomSampler(torch.randperm(510)[:400])
+
+#= GA301: rows of which one batch more is listed
+-sampler = WeightedRandomSampler(torch.rand(510), num_samples=400, replacement=True)
++sampler = SubsetRandomSampler(list(range(410)))
+
+## Data sets that yield their samples.
+
+#: right: as many as the loop of a data set yields
+class Noise(IterableDataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(self.count):
+            x = torch.randn(3, generator=generator)
+            yield x, x.sum(0, keepdim=True)
+
+loader = DataLoader(Noise(480), batch_size=15)
+for i, (x, y) in enumerate(loader):
+    (F.mse_loss(model(x), y) / 4).backward()
+    if (i + 1) % 4 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+
+#= GA301: one batch more
+-loader = DataLoader(Noise(480), batch_size=15)
++loader = DataLoader(Noise(495), batch_size=15)
+
+#= right: what fills no batch is dropped
+-loader = DataLoader(Noise(480), batch_size=15)
++loader = DataLoader(Noise(494), batch_size=15, drop_last=True)
+
+#= right: pairs of each, in a loop of a number that was computed
+-        for _ in range(self.count):
+-            x = torch.randn(3, generator=generator)
+-            yield x, x.sum(0, keepdim=True)
++        half = self.count // 2
++        for _ in range(half):
++            x = torch.randn(3, generator=generator)
++            for sign in range(2):
++                yield (2 * sign - 1) * x, x.sum(0, keepdim=True)
+
+#= GA301: the same, with an odd number of batches
+-        for _ in range(self.count):
+-            x = torch.randn(3, generator=generator)
+-            yield x, x.sum(0, keepdim=True)
++        half = self.count // 2
++        for _ in range(half - 15):
++            x = torch.randn(3, generator=generator)
++            for sign in range(2):
++                yield (2 * sign - 1) * x, x.sum(0, keepdim=True)
+
+#= GA301: some samples are left out, and how many is not shown
+-            x = torch.randn(3, generator=generator)
+-            yield x, x.sum(0, keepdim=True)
++            x = torch.randn(3, generator=generator)
++            if x.sum() > 0:
++                yield x, x.sum(0, keepdim=True)
+
+#= GA301: each process yields all of them, and how many there are is not shown
+-loader = DataLoader(Noise(480), batch_size=15)
++loader = DataLoader(Noise(480), batch_size=15, num_workers=args.workers)
 
 ## Data cut into pieces.
 

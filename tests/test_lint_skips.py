@@ -119,6 +119,32 @@ def test_who_gives_the_window_or_the_training_up_skips_nothing(skip: str, way_ou
     assert codes(COUNTED.format(skip=skip.format(way_out=way_out))) == []
 
 
+BY_HAND = "for p in model.parameters():\n                {}\n            continue"
+
+
+@by_skip
+@pytest.mark.parametrize(
+    ("hand", "found"),
+    [("p.grad = None", []), ("p.grad.zero_()", []), ("forget(p)", []), ("print(p.grad)", ["GA303"])],
+)
+def test_who_clears_the_gradients_by_hand_gives_the_window_up_too(skip: str, hand: str, found: list[str]) -> None:
+    helper = "def forget(p):\n    p.grad = None\n\n"
+    assert codes(helper + COUNTED.format(skip=skip.format(way_out=BY_HAND.format(hand)))) == found
+
+
+def test_a_branch_that_clears_by_hand_what_is_not_finite() -> None:
+    skip = """\
+        loss = criterion(model(x), y) / 3
+        if torch.isfinite(loss):
+            loss.backward()
+        else:
+            for p in model.parameters():
+                {hand}
+"""
+    assert codes(COUNTED.format(skip=skip.format(hand="p.grad = None"))) == []
+    assert codes(COUNTED.format(skip=skip.format(hand="print(p)"))) == ["GA303"]
+
+
 @pytest.mark.parametrize("then", ["print(loss)", "loss = torch.nan_to_num(loss)", "loss = 0.0 * loss"])
 def test_a_micro_batch_whose_loss_is_only_mended_is_not_skipped(then: str) -> None:
     skip = f"""

@@ -202,6 +202,15 @@ double=False, mutations={"GA201", "GA402"}
 k=2, rows=(1,) * 4, units=(3,) * 4, epochs=2, spelling="in place", model="mlp", loss="mse", optimizer="momentum",
 clearing="none", pair=True, seed=140, k_from="namespace", rejects="batch", outliers=(3,)
 
+#: right: gradients cleared by hand with the last batch of a window, which is left out for its loss
+k=3, rows=(3,) * 6, units=(9,) * 6, scale="steps", spelling="method", model="linear", loss="mse", optimizer="AdamW",
+clearing="none", seed=987, k_from="namespace", rejects="batch", outliers=(2,)
+
+#: right: the same before a flush, with the number that remains in the denominator
+k=3, rows=(2,) * 7, units=(6,) * 7, epochs=2, flush="or last", scale="window", spelling="inverse", model="mlp",
+loss="smooth l1", optimizer="momentum", clearing="none", metrics=True, seed=128, k_from="config", rejects="batch",
+outliers=(5,)
+
 ## Steps that never run
 #: right: a step that never runs, in the loop over the parts of a batch
 k=5, rows=(2,) * 10, units=(6,) * 10, boundary="chunks", scale="gradients", spelling="inverse", model="rnn",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step
@@ -218,8 +219,6 @@ def _scenarios(
     is_thorough = True
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
-    giving_up: set[Place] = set()
-    """Those of them that give up its window too."""
     while pending and len(tried) < _MOST_SCENARIOS and waited < agreement.patience:
         remoteness, _, given, before = heapq.heappop(pending)
         run, took = _complete_run(module, modules, reach, knowledge, root, given)
@@ -236,7 +235,6 @@ def _scenarios(
         waited += run.spent
         visited |= run.calls.visited
         places |= run.skips.passed.keys()
-        giving_up |= run.skips.giving_up
         if function is not None:
             visited.add(function)
         key = frozenset(run.decisions.items())
@@ -271,7 +269,7 @@ def _scenarios(
     depends: set[tuple[str, int]] = set()
     for place in sorted(places) if not counts_itself else ():
         runs, took = _with_a_skip(found, place, partial(_complete_run, module, modules, reach, knowledge, root))
-        interrupted += [] if place in giving_up else _interrupted(runs)
+        interrupted += _interrupted(runs)
         depends |= _depends_on_skips(runs)
         spent += took
     refuted, took = _refuted(found, partial(_complete_run, module, modules, reach, Knowledge(as_written=True), root))
@@ -305,16 +303,26 @@ def _refuted(
     return frozenset(reported), spent
 
 
+class _Skipped(NamedTuple):
+    """A scenario in which a micro-batch is skipped."""
+
+    scenario: Scenario
+    """The same without that."""
+    ledger: Ledger
+    gives_up: bool
+    """Whether the window of that micro-batch is given up with it."""
+
+
 def _with_a_skip(
     scenarios: list[Scenario],
     place: Place,
     complete: Callable[[dict[str, bool], tuple[Place, int]], tuple[Interpreter | None, int]],
-) -> tuple[list[tuple[Scenario, Ledger]], int]:
-    """Every known scenario, with its ledger if ``place`` skips the first micro-batch of its second window.
+) -> tuple[list[_Skipped], int]:
+    """Every known scenario if ``place`` skips the first micro-batch of its second window.
 
     And how many evaluations that took.
     """
-    runs: list[tuple[Scenario, Ledger]] = []
+    runs: list[_Skipped] = []
     spent = 0
     for scenario in [s for s in scenarios if not s.is_unknown][:_MOST_WITH_A_SKIP]:
         steps = usual_steps(scenario.ledger.windows, scenario.ledger.same)
@@ -327,27 +335,27 @@ def _with_a_skip(
         trace = scenario.ledger.trace
         where = Location(run.recorder.path, place[0], place[1] + 1)
         ledger = fold(replace(trace_of(run.recorder), assumed_steps=trace.assumed_steps, skips_at=where))
-        runs.append((scenario, ledger))
+        runs.append(_Skipped(scenario, ledger, run.skips.gives_up))
     return runs, spent
 
 
-def _interrupted(runs: list[tuple[Scenario, Ledger]]) -> list[tuple[Diagnosis, Ledger]]:
+def _interrupted(runs: list[_Skipped]) -> list[tuple[Diagnosis, Ledger]]:
     """What shows of windows that were interrupted in every scenario in which a micro-batch was skipped."""
     every: list[dict[tuple[str, Location], tuple[Diagnosis, Ledger]]] = []
-    for _, ledger in runs:
-        found = [d for d in diagnose(ledger) if d.mistake.code == _INTERRUPTED]
+    for _, ledger, gives_up in runs:
+        found = [] if gives_up else [d for d in diagnose(ledger) if d.mistake.code == _INTERRUPTED]
         every.append({(d.mistake.code, d.where): (d, ledger) for d in found})
     common = set.intersection(*map(set, every)) if every else set[tuple[str, Location]]()
     return [every[0][key] for key in sorted(common)]
 
 
-def _depends_on_skips(runs: list[tuple[Scenario, Ledger]]) -> set[tuple[str, int]]:
+def _depends_on_skips(runs: list[_Skipped]) -> set[tuple[str, int]]:
     """What is found of the end of the training, by code and line, and depends on how many micro-batches were skipped.
 
     Where the source shows how many there are, but counts those that run, it is not known how many are left over.
     """
     found: set[tuple[str, int]] = set()
-    for scenario, ledger in runs:
+    for scenario, ledger, _ in runs:
         trace = scenario.ledger.trace
         if not (trace.assumed_length or trace.assumed_turns) and _left_over(ledger) != _left_over(scenario.ledger):
             dropped = [d for d in scenario.diagnoses if d.mistake.code == _REMAINDER_DROPPED]

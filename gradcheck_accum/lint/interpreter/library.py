@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Reduction
@@ -15,6 +13,14 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.interpreter.iteration import items_of
 from gradcheck_accum.lint.interpreter.objects import attribute, value_of_field
+from gradcheck_accum.lint.interpreter.samples import (
+    by_weights,
+    drawn_by_loader,
+    of_all_rows,
+    of_given_rows,
+    random_split,
+    subset,
+)
 from gradcheck_accum.lint.program.torch_names import CUTS, DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
@@ -27,7 +33,6 @@ from gradcheck_accum.lint.torch_calls.data import (
     draw_from,
     length_of_value,
     new_loader,
-    rows_of_dataset,
     split,
     stream,
 )
@@ -300,49 +305,12 @@ def _split(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _data_loader(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     dataset = args[0] if args else kwargs.get("dataset")
     size = kwargs.get("batch_size", args[1] if len(args) > 1 else Num(1))
-    return new_loader(run, dataset, size, kwargs)
+    return new_loader(run, drawn_by_loader(run, dataset, kwargs), size, kwargs)
 
 
 def _tensor_dataset(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     known = [one for one in args if isinstance(one, v.Data) and one.rows is not None]
     return known[0] if known else args[0] if args and isinstance(args[0], v.Data) else Symbol()
-
-
-def _of_all_rows(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A sampler that draws every row of a data set once, in any order: as many as there are."""
-    return args[0] if len(args) == 1 and not kwargs.keys() - {"generator"} else Symbol()
-
-
-def _subset(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``Subset(dataset, indices)``: as many rows as indices."""
-    indices = args[1] if len(args) > 1 else kwargs.get("indices")
-    if isinstance(indices, v.Data) and indices.rows is not None:
-        return v.Data(indices.rows)
-    items = items_of(run, indices, limit=v.LONGEST_LIST)
-    shown = not (isinstance(indices, list) and id(indices) in run.iterated.grown)
-    if isinstance(indices, tuple) and indices[:1] == ("range",):
-        shown = all(map(_is_shown, indices[1:]))
-    return v.Data(len(items)) if items and shown else v.Data()
-
-
-def _is_shown(number: Any) -> bool:
-    """Whether a number is what the source shows, and was made of no number that is assumed."""
-    return isinstance(number, Num) and number.tags.isdisjoint({v.WHOLE, v.ASSUMED})
-
-
-def _random_split(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``random_split(dataset, lengths)``: the rows of each part, given as numbers or as shares."""
-    lengths = args[1] if len(args) > 1 else kwargs.get("lengths")
-    if not isinstance(lengths, (list, tuple)) or not lengths:
-        return Symbol()
-    rows = rows_of_dataset(run, args[0] if args else kwargs.get("dataset"))
-    numbers = [length.value if _is_shown(length) else None for length in lengths]
-    if rows is not None and all(isinstance(n, (float, Fraction)) for n in numbers):
-        parts = [math.floor(rows * float(share)) for share in numbers if share is not None]
-        for place in range(rows - sum(parts)):  # what is left over goes round, as PyTorch has it
-            parts[place % len(parts)] += 1
-        return tuple(v.Data(part or None) for part in parts)
-    return tuple(v.Data(number if isinstance(number, int) and number > 0 else None) for number in numbers)
 
 
 def _chain(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -466,9 +434,11 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "sum": _reduce(Reduction.SUM),
     "stack": _stack,
     **dict.fromkeys(JOINS, _cat),
-    **dict.fromkeys(SAMPLES_ALL, _of_all_rows),
-    "Subset": _subset,
-    "random_split": _random_split,
+    **dict.fromkeys(SAMPLES_ALL, of_all_rows),
+    "SubsetRandomSampler": of_given_rows,
+    "WeightedRandomSampler": by_weights,
+    "Subset": subset,
+    "random_split": random_split,
     "clamp": _clamp,
     "masked_select": _masked_select,
     "pad_sequence": _padded,

@@ -9,6 +9,7 @@ it is still counted, the ledger shows. Who clears the gradients there gives the 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import depends_on_input, values_named_in
@@ -27,11 +28,7 @@ _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExi
 def leaves_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
     """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold."""
     backs_out = bool(node.body) and _ends_the_turn(run, node.body[-1])
-    if not backs_out or not _asks(run, node.test, scope):
-        return False
-    if run.reach.acts(node.body):
-        run.skips.giving_up.add(_place(node))
-    return _skipped_here(run, node)
+    return backs_out and _asks(run, node.test, scope) and _skipped_here(run, node)
 
 
 def keeps_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
@@ -50,6 +47,16 @@ def handler_of(run: State, node: syntax.Try) -> syntax.ExceptHandler | None:
     handlers = [h for h in node.handlers if h.type is None or not _NO_ERROR.search(text_of(h.type))]
     swallowing = [h for h in handlers if not gives_up(h.body) and not run.reach.acts(h.body)]
     return swallowing[0] if swallowing and _skipped_here(run, node) else None
+
+
+def skip(run: State, body: Sequence[syntax.Statement], scope: v.Scope) -> None:
+    """Carry out what is done of a micro-batch that is left out: who clears gradients gives its window up."""
+    recorded = len(run.recorder.raw)
+    try:
+        run.execute(body, scope)
+    finally:
+        clears = any(raw.kind == "zero" for raw in run.recorder.raw[recorded:])
+        run.skips.gives_up = clears or run.reach.acts(body)
 
 
 def _skipped_here(run: State, node: syntax.Statement) -> bool:

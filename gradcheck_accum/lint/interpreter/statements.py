@@ -23,7 +23,7 @@ from gradcheck_accum.lint.interpreter.iteration import (
     with_numbers,
 )
 from gradcheck_accum.lint.interpreter.objects import make_class
-from gradcheck_accum.lint.interpreter.skipped_batches import handler_of, keeps_out, leaves_out
+from gradcheck_accum.lint.interpreter.skipped_batches import handler_of, keeps_out, leaves_out, skip
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.state.state import State
@@ -107,10 +107,10 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
     if run.sorting and _sorts(run, node, scope):
         return
     if leaves_out(run, node, scope):
-        run.execute(node.body, scope)
+        skip(run, node.body, scope)
         return
     if keeps_out(run, node, scope):
-        run.execute(node.orelse, scope)
+        skip(run, node.orelse, scope)
         return
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.question.in_boundary = run.question.in_boundary, decides
@@ -324,7 +324,7 @@ def _of_its_own(run: State, value: Any, name: str, *args: Any) -> Any:
 def _try(run: State, node: syntax.Try, scope: v.Scope) -> None:
     handler = handler_of(run, node)
     if handler is not None:
-        run.execute(handler.body, scope)
+        skip(run, handler.body, scope)
         run.execute(node.finalbody, scope)
         return
     catching = [h for h in node.handlers if h.type is None or "StopIteration" in text_of(h.type)]

@@ -168,7 +168,7 @@ MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "r
 TAKES_SIZES = Names("is given one size after another", STATES, "empty", "ones", "rand", "randn", "zeros")
 TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy")
 PLACE_OF_SIZE = Table("which argument is the number of rows, if not the first", STATES, {"randint": -1, "linspace": 2})
-SAMPLES_ALL = Names("a sampler that draws every row once", STATES, "RandomSampler", "SequentialSampler")
+SAMPLES_ALL = Names("a sampler that draws as many rows as there are", STATES, "RandomSampler", "SequentialSampler")
 MEMBERS_OF_LOADERS = Names("gives what a loader draws from", STATES, "dataset", "sampler", "batch_sampler")
 PROGRESS_BARS = Names("goes over what it is given and shows how far it is", STATES, "tqdm", "track", "trange")
 

@@ -171,5 +171,5 @@ class Skips:
     """Where one is skipped in this run, and which of those that come by."""
     passed: dict[Place, int] = field(default_factory=dict)
     """How many micro-batches have come by each of them."""
-    giving_up: set[Place] = field(default_factory=set)
-    """Those that give up what the window has so far as well."""
+    gives_up: bool = False
+    """Whether what is done where one is skipped in this run gives up what the window has so far as well."""

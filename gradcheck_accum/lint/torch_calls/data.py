@@ -291,7 +291,8 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
         if isinstance(options["batch_sampler"], v.Loader):
             return replace(options["batch_sampler"])
         return v.Loader(rows_of_dataset(run, options["batch_sampler"]))
-    rows = rows_of_dataset(run, options.get("sampler", dataset))
+    sampler = options.get("sampler")
+    rows = rows_of_dataset(run, dataset if sampler is None else sampler)
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
         return v.Loader()
     known = v.UNITS not in size.tags
