@@ -117,6 +117,33 @@ def test_a_sum_over_what_all_ranks_hold(over: str, factor: float, weight: float)
         assert found == [pytest.approx([weight] * 6)] * 2
 
 
+HEADS = frozenset({"train.py:4", "HEADS"})
+"""A constant of the source that has a name of its own."""
+
+
+@pytest.mark.parametrize("heads", [3.0, 2.0])
+@pytest.mark.parametrize(("k", "weight"), [([], 1.0), ([by(3, "K")], 1 / 3)])
+def test_a_constant_undoes_no_division_of_a_sum_by_k(heads: float, k: list[Factor], weight: float) -> None:
+    """3 micro-batches of 5 units, divided by 15: dividing by K as well is once too often, whatever HEADS is."""
+    own = term(times(heads, *HEADS), by(15, "total"), *k, reduction=Reduction.SUM)
+    ledger = fold(Trace(tuple(windows([[[own]] * 3] * 2))))
+    readings = read_weights(ledger)
+    assert [readings.relative_weights(window) for window in ledger.windows] == [(weight,) * 3] * 2
+
+
+@pytest.mark.parametrize("k", [3, 2])
+def test_the_number_of_ranks_undoes_their_average_and_not_k(k: int) -> None:
+    """Each of 2 ranks divides by K, and by the 5 + 7 units of both in a micro-batch: the average is undone."""
+
+    def rank(units: float) -> list[Event]:
+        own = term(times(2, *HEADS), by(12, "total"), by(k, "K"), units=units, reduction=Reduction.SUM)
+        return windows([[[own]] * k] * 2, synced=True, ranks=2)
+
+    for own in joined([fold(Trace(tuple(rank(5)))), fold(Trace(tuple(rank(7))))]):
+        found = [read_weights(own).relative_weights(window) for window in own.windows]
+        assert found == [pytest.approx([1.0] * 2 * k)] * 2
+
+
 @pytest.mark.parametrize(("back", "found"), [(4 / 3, []), (None, ["GA103"]), (4 / 2, ["GA103"])])
 def test_what_makes_a_remainder_whole_after_windows_of_other_lengths_is_no_objective(
     back: float | None, found: list[str]

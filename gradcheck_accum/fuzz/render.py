@@ -25,8 +25,14 @@ _LARGEST_K = 9
 
 
 def _clip(v: Variant) -> str:
-    """The clip, with a limit that every micro-batch's gradient exceeds, whatever the objective and K divide it by."""
+    """The clip, with a limit that every micro-batch's gradient exceeds, whatever the objective and K divide it by.
+
+    Gradients that are never cleared are an exception: what the clip leaves of them, which a grad scaler divides by its
+    scale, has to be more than rounding in the next window's, or the step is right.
+    """
     call, power = _CLIPS[v.clip]
+    if v.has("GA203"):
+        return call.format(float(f"1e{power + 2 if v.amp == 'scaler' else power}"))
     o = v.objective
     divided = (o.temperature.value if o.temperature is not None else 1) / min(o.factor, Fraction(1))
     divided *= _LARGEST_K ** (2 if "GA102" in v.mutations else 1)

@@ -177,13 +177,26 @@ def _may_count(column: Column, evidence: Evidence) -> bool:
 
 def _averages_the_window(columns: Sequence[Column], evidence: Evidence) -> bool:
     """Whether all factors together divide by the units, or the rows, of the window, whatever the role of each."""
-    if any(column.source is Source.OBJECTIVE for column in columns):
+    if any(column.source is Source.OBJECTIVE for column in columns) or _undoes_steps(columns, evidence):
         return False
     together = Column(tuple(Factor(value) for value in evidence.product(columns)))
     if evidence.equals(together, over_own_units):
         # A micro-batch may have as many elements as its window has rows.
         return False
     return evidence.equals_any(together, (over_shared_units, over_shared_rows))
+
+
+def _undoes_steps(columns: Sequence[Column], evidence: Evidence) -> bool:
+    """Whether constants of the source multiply by what K divides: other numbers, though their product equals K."""
+    steps = [c for c in columns if c.source is Source.STEPS and c.divides and not c.scales_nothing]
+    constants = [
+        c
+        for c in columns
+        if evidence.is_constant_of_source(c) and not (c.divides or c.scales_nothing or _undoes_the_average(c, evidence))
+    ]
+    if not steps or not constants:
+        return False
+    return all(evidence.same(value, 1.0) for value in evidence.product([*steps, *constants]))
 
 
 def _is_own_count(column: Column, evidence: Evidence) -> bool:

@@ -67,6 +67,10 @@ k=3, rows=(4,) * 6, boundary="islice", scale="window", spelling="function", clea
 layout="class", metrics=True, mutations={"GA102"}, objective=Objective(penalty=Number("0.01", "decay")),
 k_from="accum"
 
+#: right: a sum that is divided by the units of its window, and multiplied by a constant that equals K
+k=7, rows=(2, 3, 3, 1, 4, 1, 1, 4, 3), boundary="islice", scale="total", loss="cross entropy", clearing="model",
+seed=74, objective=Objective(constant=Number("7", "num_heads"), operation="*"), k_from="namespace"
+
 ## A number that is the rows of a window
 #: GA101: a bare number that is the rows of a window, of losses that are not divided by K
 k=2, rows=(2,) * 4, units=(6,) * 4, boundary="nested", scale="window", spelling="function", loss="mse",
@@ -198,6 +202,19 @@ k_from="namespace"
 k=2, rows=(1,) * 5, units=(3,) * 5, flush="after", scale="window", model="tied", loss="tokens", clip="value",
 double=False, mutations={"GA201", "GA402"}
 
+#: GA203: gradients that are never cleared, of which a clip by value leaves little and a grad scaler less
+k=5, rows=(1,) * 13, units=(3,) * 13, boundary="while", flush="after", scale="window", spelling="function",
+model="tied", loss="tokens", optimizer="RMSprop", clearing="zeros", clip="value", amp="scaler", double=False,
+layout="function", seed=15, mutations={"GA203"}, objective=Objective(constant=Number("1.5", "weight"), after=True),
+k_from="config"
+
+#: GA203, GA601 (verify): the same of an objective that is multiplied by eight
+k=9, rows=(4,) * 23, boundary="K - 1", flush="after", scale="gradients", spelling="statement", model="attention",
+loss="functional", clearing="optimizer", clip="value", amp="scaler", double=False, schedule="decay", metrics=True,
+seed=805, mutations={"GA601", "GA203"},
+objective=Objective(constant=Number("8", "factor"), operation="*", after=True), k_from="accum",
+eval_every=Number("10", "EVAL_EVERY")
+
 #: right: gradients cleared by hand beside a call of zero_grad, at the last batch
 k=2, rows=(1,) * 4, units=(3,) * 4, epochs=2, spelling="in place", model="mlp", loss="mse", optimizer="momentum",
 clearing="none", pair=True, seed=140, k_from="namespace", rejects="batch", outliers=(3,)
@@ -308,6 +325,21 @@ k=2, rows=(3,) * 4, boundary="nested", scale="window", loss="functional", layout
 objective=Objective(terms=2, constant=Number("6", "num_heads"), after=True), k_from="argument"
 """)
     assert compare(variant).problems == ()
+
+
+@pytest.mark.parametrize("operation", ["*", "/"])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("constant", [Number("7", "num_heads"), Number("2", "num_heads")])
+def test_no_constant_undoes_the_second_division_of_a_sum(constant: Number, after: bool, operation: str) -> None:
+    # loss = num_heads * raw / units of the window / n_micro: to lint the divisor may count anything.
+    variant = variant_of("""\
+k=7, rows=(2, 3, 3, 1, 4, 1, 1, 4, 3), boundary="islice", scale="total", loss="cross entropy", clearing="model",
+seed=74, mutations={"GA102"}, k_from="namespace"
+""")
+    comparison = compare(replace(variant, objective=Objective(constant=constant, operation=operation, after=after)))
+    assert comparison.problems == ()
+    assert comparison.result.verdict.value == "deviates"
+    assert {d.mistake.code for d in comparison.result.diagnosis} == {"GA102"}
 
 
 COUNTED_BY_A_LITERAL = Variant(
