@@ -110,8 +110,8 @@ def _scheduler(v: Variant) -> str:
 OUTLIER = 1000.0
 """A target so extreme that no loss without it is as large: 1,000 or 1,000,000, while normal losses are below 10."""
 
-LARGEST_LOSS = {"never": "1e9", "window": "200.0", "batch": "200.0"}
-"""The threshold above which a loss is too large, by what is rejected."""
+LARGEST_LOSS = {"never": "1e30", "window": "200.0", "batch": "200.0"}
+"""The threshold above which a loss is too large, by what is rejected: one that no training reaches for nothing."""
 
 
 def _dtype(v: Variant) -> str:
