@@ -111,7 +111,7 @@ OUTLIER = 1000.0
 """A target so extreme that no loss without it is as large: 1,000 or 1,000,000, while normal losses are below 10."""
 
 LARGEST_LOSS = {"never": "1e30", "window": "200.0", "batch": "200.0"}
-"""The threshold above which a loss is too large, by what is rejected: one that no training reaches for nothing."""
+"""The threshold above which a loss is too large, by what is rejected; "never" is one that no loss reaches."""
 
 
 def _dtype(v: Variant) -> str:

@@ -48,12 +48,23 @@ def _joined(window: Window, number: int, others: Sequence[Mapping[tuple[str, str
         return replace(window, unknown=_unshared(f"groups of {stated} of the {ranks} ranks"))
     accounts = (other.get((window.optimizer, window.store), ()) for other in others)
     same = [windows[number] for windows in accounts if number < len(windows)]
-    unknown = window.unknown
+    unknown = window.unknown or next(filter(None, map(_by_hand, (window, *same))), None)
     if any(entry.backward.kept_apart for entry in window.fresh()):
         # Every rank has a shard of the gradient: what one rank does to its shard, it does to the whole gradient.
-        unknown = next((w.unknown for w in (window, *same) if w.unknown), None)
+        unknown = next((w.unknown for w in (window, *same) if w.unknown), unknown)
     divisor = 1 + len(same) if stated is None else stated
     return replace(window, elsewhere=tuple(w.fresh() for w in same), divisor=divisor, unknown=unknown)
+
+
+def _by_hand(window: Window) -> Reason | None:
+    """Why a step is unknown which the loop makes, or whose gradient it changes, on every rank for itself."""
+    if window.rework is None and (window.step is None or not window.step.by_hand):
+        return None
+    return Reason(
+        "gradients were modified or used for an update by hand on each rank, and whether all ranks did the same is "
+        "unknown: to compare, watch the loop in one process",
+        Cause.USED_BY_HAND,
+    )
 
 
 def _unshared(over: str) -> Reason:
