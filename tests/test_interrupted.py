@@ -128,7 +128,8 @@ def test_before_anything_was_compared_it_is_one_line(number: signal.Signals, sta
     started.send_signal(number)
     status, out, err = ended(started)
     said = "gradcheck-accum: train.py: interrupted before any step was compared\n"
-    assert (status, out, err.replace("begun\n", "")) == (2, "", said)
+    # The copies of the script write at once: the ends of their lines may come apart.
+    assert (status, out, err.replace("begun", "").lstrip("\n")) == (2, "", said)
 
 
 def test_a_comparison_inside_a_program_ends_its_copies_and_leaves_the_interrupt_to_the_program() -> None:
