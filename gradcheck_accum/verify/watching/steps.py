@@ -19,6 +19,7 @@ from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.backwards import Backwards
 from gradcheck_accum.verify.watching.changes import CLEARED_BY_HAND, READ_BETWEEN, SCALED, Changes
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.objectives import merged
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
@@ -183,8 +184,10 @@ class Steps:
             # What becomes of a grad scaler's scale is the loop's own affair.
             self._journal.add(Opaque(where=where, stores=self._book.stores(written), reason=SCALED))
         else:
+            # Where there is no optimizer, the write itself decides.
             for optimizer in self._book.users_of(written):
-                self.made_by_hand(optimizer, where)
+                if not isinstance(optimizer, UpdateByHand):
+                    self.made_by_hand(optimizer, where)
         self._uses.forget()
 
     @property
