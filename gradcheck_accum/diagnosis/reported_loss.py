@@ -32,8 +32,9 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
     scaled = _scaled(account)
     places: dict[tuple[Location, Location], list[LossShown]] = {}
     for event in account.ledger.trace.events:
-        divisor = scaled.get(event.backward, 0) if isinstance(event, LossShown) else 0
-        if isinstance(event, LossShown) and (divisor > 1 or (divisor and _all_times_steps(event))):
+        if not isinstance(event, LossShown) or event.backward not in scaled:
+            continue
+        if scaled[event.backward] > 1 or _all_times_steps(event):
             places.setdefault((event.where, event.shown_at), []).append(event)
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K

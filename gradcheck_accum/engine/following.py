@@ -5,6 +5,7 @@ A mode that intercepts PyTorch's functions (`gradcheck_accum.engine.tape`) notif
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -38,3 +39,13 @@ class Follower(Protocol):
 def is_followed(follower: Follower, name: str) -> bool:
     """Whether a call of the function of this ``name`` is passed on; asked for nearly every call that a loop makes."""
     return not follower.is_off and (follower.is_following or name.endswith("_"))
+
+
+def followed(follower: Follower, call: Callable[[], Any], function: Any, args: Any, kwargs: Any) -> Any:
+    """The result of ``call``, which calls ``function``: the follower is notified before and after it."""
+    with torch._C.DisableTorchFunction():
+        follower.before(function, args, kwargs)
+    result = call()
+    with torch._C.DisableTorchFunction():
+        follower.after(function, args, kwargs, result)
+    return result

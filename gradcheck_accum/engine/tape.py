@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -29,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.copies import CopiesOnWrite
-from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, is_followed
+from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
@@ -164,12 +165,7 @@ class Tape(TorchFunctionMode):
         follower = self.follower
         if follower is None or self._depth or self.pauses or not is_followed(follower, name):
             return self._run(caller, name, func, args, kwargs)
-        with torch._C.DisableTorchFunction():
-            follower.before(func, args, kwargs)
-        result = self._run(caller, name, func, args, kwargs)
-        with torch._C.DisableTorchFunction():
-            follower.after(func, args, kwargs, result)
-        return result
+        return followed(follower, partial(self._run, caller, name, func, args, kwargs), func, args, kwargs)
 
     def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a call for ``caller``, and take note of it."""
@@ -494,12 +490,8 @@ class ScalingNotes(TorchFunctionMode):
         name, follower = getattr(func, "__name__", ""), self._tape.follower
         if follower is None or self._tape.pauses or not is_followed(follower, name):
             return self._run(sys._getframe(1), name, func, args, kwargs)
-        with torch._C.DisableTorchFunction():
-            follower.before(func, args, kwargs)
-        result = self._run(sys._getframe(1), name, func, args, kwargs)
-        with torch._C.DisableTorchFunction():
-            follower.after(func, args, kwargs, result)
-        return result
+        run = partial(self._run, sys._getframe(1), name, func, args, kwargs)
+        return followed(follower, run, func, args, kwargs)
 
     def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         if name not in _SCALES and name not in CLAMPS:

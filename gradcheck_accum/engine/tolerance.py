@@ -90,6 +90,16 @@ def gamma(count: int, roundoff: float) -> float:
     return product / (1 - product) if product < 1 else math.inf
 
 
+def multiple_of(inner: float, before: float, now: float, roundoff: float) -> float | None:
+    """The number by which a gradient is the multiple of what it was before, but for rounding; None where it is none.
+
+    ``inner`` is <now, before>, and ``before`` and ``now`` are ‖·‖² of the two.
+    """
+    ratio = inner / before if before else 0.0
+    residual = math.sqrt(max(now - ratio * inner, 0.0))
+    return ratio if ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(now) else None
+
+
 def sketched_norm(norm: float) -> Bounds:
     """The bounds of ‖v‖ if the norm of its sketch is ``norm``, with a confidence above CONFIDENCE.
 

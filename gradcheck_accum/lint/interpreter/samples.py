@@ -15,7 +15,7 @@ from gradcheck_accum.lint.state.control import Raised
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
 from gradcheck_accum.lint.syntax import text_of, walk
-from gradcheck_accum.lint.torch_calls.data import rows_of_dataset
+from gradcheck_accum.lint.torch_calls.data import is_shown, rows_of_dataset
 
 _LEAVES = (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise)
 
@@ -50,7 +50,7 @@ def random_split(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(lengths, (list, tuple)) or not lengths:
         return Symbol()
     rows = rows_of_dataset(run, args[0] if args else kwargs.get("dataset"))
-    numbers = [length.value if _is_shown(length) else None for length in lengths]
+    numbers = [length.value if is_shown(length) else None for length in lengths]
     if rows is not None and all(isinstance(n, (float, Fraction)) for n in numbers):
         parts = [math.floor(rows * float(share)) for share in numbers if share is not None]
         for place in range(rows - sum(parts)):  # what is left over goes round, as PyTorch has it
@@ -80,7 +80,7 @@ def drawn_by_loader(run: State, dataset: Any, options: dict[str, Any]) -> Any:
 
 def _so_many(number: Any) -> Any:
     """As many samples as a number, where the source shows it."""
-    shown = _is_shown(number) and isinstance(number.value, int) and number.value > 0
+    shown = is_shown(number) and isinstance(number.value, int) and number.value > 0
     return v.Data(number.value) if shown else Symbol()
 
 
@@ -90,13 +90,8 @@ def _of_indices(run: State, indices: Any) -> v.Data:
     items = items_of(run, indices, limit=v.LONGEST_LIST)
     shown = not (isinstance(indices, list) and id(indices) in run.iterated.grown)
     if isinstance(indices, tuple) and indices[:1] == ("range",):
-        shown = all(map(_is_shown, indices[1:]))
+        shown = all(map(is_shown, indices[1:]))
     return v.Data(len(items)) if items and shown else v.Data()
-
-
-def _is_shown(number: Any) -> bool:
-    """Whether a number is what the source shows, and was made of no number that is assumed."""
-    return isinstance(number, Num) and number.tags.isdisjoint({v.WHOLE, v.ASSUMED})
 
 
 def _yielded(run: State, function: syntax.FunctionDef, body: Sequence[syntax.Statement], scope: v.Scope) -> int | None:

@@ -18,7 +18,6 @@ from gradcheck_accum.lint.interpreter.iteration import inner_training_loop
 from gradcheck_accum.lint.program.names import FINITE
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.under_way import Place
 from gradcheck_accum.lint.syntax import Comparison, call_name, text_of, walk
 from gradcheck_accum.lint.torch_calls.losses import compares_loss
 
@@ -60,14 +59,10 @@ def skip(run: State, body: Sequence[syntax.Statement], scope: v.Scope) -> None:
 
 
 def _skipped_here(run: State, node: syntax.Statement) -> bool:
-    place = _place(node)
+    place = node.where.line, node.where.column - 1
     count = run.skips.passed.get(place, 0)
     run.skips.passed[place] = count + 1
     return run.skips.wanted == (place, count)
-
-
-def _place(node: syntax.Statement) -> Place:
-    return node.where.line, node.where.column - 1
 
 
 def _asks(run: State, test: syntax.Expression, scope: v.Scope) -> bool:

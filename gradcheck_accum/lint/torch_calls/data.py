@@ -258,14 +258,17 @@ def extent(data: v.Data, dimension: object) -> Num | v.Extent:
     return v.Extent() if known is None else Num(known, frozenset({v.UNITS}))
 
 
+def is_shown(number: Any) -> bool:
+    """Whether a number is what the source shows, and was made of no number that is assumed."""
+    return isinstance(number, Num) and number.tags.isdisjoint({v.WHOLE, v.ASSUMED})
+
+
 def rows_of_dataset(run: State, dataset: Any) -> int | None:
     """How many rows a data set has, where the source shows it."""
     match dataset:
         case v.Data():
             return dataset.rows
-        case ("range", *bounds) if bounds and all(
-            isinstance(b, Num) and not b.tags & {v.WHOLE, v.ASSUMED} for b in bounds
-        ):
+        case ("range", *bounds) if bounds and all(map(is_shown, bounds)):
             return len(range(*(int(bound.value) for bound in bounds)))
         case list() if len(dataset) > 1 and id(dataset) not in run.iterated.grown:
             return len(dataset)

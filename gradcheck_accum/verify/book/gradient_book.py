@@ -25,7 +25,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.rank_local import is_sharded
-from gradcheck_accum.engine.tolerance import Addends, sum_tolerance, unit_roundoff
+from gradcheck_accum.engine.tolerance import Addends, multiple_of, sum_tolerance, unit_roundoff
 from gradcheck_accum.ledger.events import (
     Cause,
     Clip,
@@ -455,10 +455,8 @@ class GradientBook(ParameterBook):
         now, then = self.gradient(key), self._now_expected(key)
         if now is None or then is None or self.is_sketched(key):
             return None
-        inner, squares, new = self._products([key])
-        ratio = inner / squares if squares else 0.0
-        is_multiple = max(new - ratio * inner, 0.0) <= max(16 * unit_roundoff(now.dtype), 1e-7) ** 2 * new
-        return then.clone() if ratio and is_multiple else None
+        is_scaled = multiple_of(*self._products([key]), unit_roundoff(now.dtype)) is not None
+        return then.clone() if is_scaled else None
 
     def unexpected(
         self, keys: Iterable[int], *, thoroughly: bool
@@ -499,15 +497,14 @@ class GradientBook(ParameterBook):
         if not math.isfinite(inner + squares + new):
             # The squares of gradients of a training that diverges overflow before they do.
             inner, squares, new = self._products(filled, _SHRINK)
-        ratio = inner / squares if squares else 1.0
-        residual = math.sqrt(max(new - ratio * inner, 0.0))
         dtype = self.parameters[filled[0]].dtype if filled else None
         roundoff = unit_roundoff(dtype) if dtype is not None else 0.0
         scale = self.scale_inside.get(filled[0], 1.0) if filled else 1.0
-        if scale != 1.0 and squares and math.isclose(ratio * scale, 1.0, rel_tol=1e-5):
+        if scale != 1.0 and squares and math.isclose(inner / squares * scale, 1.0, rel_tol=1e-5):
             self.scale_inside.update(dict.fromkeys(filled, 1.0))
             return Unscale(where=where, stores=stores), times(1 / scale)
-        if squares and ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(new):
+        ratio = multiple_of(inner, squares, new, roundoff)
+        if ratio is not None:
             operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
             factor = _tidy(ratio, roundoff)
             # In float64 the factor is measured with no more precision than the gradients have, so it is not applied.

@@ -16,7 +16,7 @@ import torch
 
 from gradcheck_accum.engine.memory import memory_of
 from gradcheck_accum.engine.tape import CLAMPS, SCALINGS
-from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.engine.tolerance import multiple_of, unit_roundoff
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_book import GradientBook
 from gradcheck_accum.verify.stack.frames import user_location
@@ -175,9 +175,6 @@ def _quotient(value: torch.Tensor, before: torch.Tensor) -> float | None:
     """The number that ``value`` is the multiple of ``before`` by, None where it is none."""
     if value.shape != before.shape or value.is_sparse or before.is_sparse:
         return None
-    one, other = value.detach().double(), before.detach().double()
-    square = float((other * other).sum())
-    factor = float((one * other).sum()) / square if square else 0.0
-    apart = float(torch.linalg.vector_norm(one - factor * other))
-    room = max(16 * unit_roundoff(before.dtype), 1e-7) * float(torch.linalg.vector_norm(one))
-    return factor if factor and apart <= room else None
+    now, then = value.detach().double(), before.detach().double()
+    inner, squares, new = (float((a * b).sum()) for a, b in ((now, then), (then, then), (now, now)))
+    return multiple_of(inner, squares, new, unit_roundoff(before.dtype))
