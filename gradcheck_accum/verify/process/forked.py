@@ -131,6 +131,8 @@ class _Copy:
         if not reported:
             # The process that it is a copy of was killed: how it ends will not be reported.
             self.kill()
+            if self._process is not None:
+                select.select([self._process], [], [])
         with self._lock:
             self._status = int(reported) if reported else -signal.SIGKILL
             if self._process is not None:
