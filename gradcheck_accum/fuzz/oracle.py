@@ -408,11 +408,23 @@ def _is_the_right_loops(v: Variant) -> bool:
     """
     others = [frozenset[str](), *([frozenset({"GA103"})] if v.has("GA101") and v.remainder else [])]
     alike = [simulations(replace(v, mutations=mutations)) for mutations in others]
-    moved = [simulations(v, ROLES ^ frozenset(names)) for names in _subsets(_of_no_one(v))]
+    moved = _in_other_roles(v)
     only_loses = [own for own in moved if all(run.is_right_step(step) for run in own for step in run.steps)]
     if only_loses and _only_changes_steps(v) and not v.has("GA301"):
         return True
     return any(_are_alike(own, other) for own in moved for other in alike)
+
+
+def _reads_as_divided(v: Variant) -> bool:
+    """Whether an undivided loop has the same steps as the divided one if one of its bare numbers had the other role."""
+    others = [v.mutations - {"GA101"}, v.mutations - {"GA101"} | {"GA103"}]
+    alike = [simulations(replace(v, mutations=mutations)) for mutations in others]
+    return any(_are_alike(own, other) for own in _in_other_roles(v) for other in alike)
+
+
+def _in_other_roles(v: Variant) -> list[list[Simulation]]:
+    """The runs of ``v`` if some of its bare numbers had the other role, for every choice of them."""
+    return [simulations(v, ROLES ^ frozenset(names)) for names in _subsets(_of_no_one(v))]
 
 
 def _is_off_by_one(v: Variant) -> bool:
@@ -441,6 +453,9 @@ def _consequences(v: Variant, runs: list[Simulation]) -> frozenset[str]:
         found |= {"GA101", "GA102", "GA103"}
     if any(run.has_a_short_step_as_heavy() for run in runs):
         found.add("GA103")
+    if v.metrics and v.has("GA101") and _reads_as_divided(v):
+        # What is summed for display is then a loss that was divided.
+        found.add("GA802")
     if any(len(step.gradient.keys() - set(step.own)) > 0 for _, step in steps):
         # With stale entries in the gradient, a clip after the step comes before the rest of its window.
         found |= {"GA401"} if v.has("GA402") else set()
@@ -459,10 +474,8 @@ def _ambiguity(v: Variant) -> str:
     """Why neither source nor run shows that ``v`` is wrong; empty if they do."""
     if v.has("GA304"):
         return EVERY_MICRO_BATCH_STEPS
-    for moved in _subsets(_of_no_one(v)):
-        if all(run.is_right for run in simulations(v, ROLES ^ frozenset(moved))):
-            return A_NUMBER_IN_ANOTHER_ROLE
-    return ""
+    is_right = any(all(run.is_right for run in moved) for moved in _in_other_roles(v))
+    return A_NUMBER_IN_ANOTHER_ROLE if is_right else ""
 
 
 def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:

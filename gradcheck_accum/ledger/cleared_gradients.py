@@ -192,17 +192,23 @@ def _is_cleared_where_it_steps(block: Sequence[Entry], window: Window) -> bool:
 def _never_ran(
     block: Sequence[Entry], live: Sequence[Entry], window: Window, counted: Mapping[Step | ZeroGrad, int]
 ) -> int:
-    """How many micro-batches came after those of ``block`` and before the others of its window, and never ran."""
+    """How many micro-batches came after those of ``block`` and before the next one of its window, and never ran."""
     cause = block[-1].wiped_by
     if cause is not None and cause in counted and _ends_with(block, cause, window):
         # What had been counted at the clearing, and is not in the block, never ran.
         return max(0, counted[cause] - _count(block))
     if not live or window.step is None:
         return 0
-    last, first = block[-1].backward.given, live[0].backward.given
-    if last is not None and first is not None:
-        return max(0, first - last - 1)
+    last, following = block[-1].backward.given, _following(block, window).backward.given
+    if last is not None and following is not None:
+        return max(0, following - last - 1)
     return max(0, counted.get(window.step, 0) - window.micro_batches)
+
+
+def _following(block: Sequence[Entry], window: Window) -> Entry:
+    """The entry after ``block`` in a window that has live ones."""
+    fresh = window.fresh()
+    return fresh[next(i for i, entry in enumerate(fresh) if entry is block[-1]) + 1]
 
 
 def _ends_with(block: Sequence[Entry], cause: ZeroGrad, window: Window) -> bool:

@@ -71,6 +71,11 @@ k_from="accum"
 k=7, rows=(2, 3, 3, 1, 4, 1, 1, 4, 3), boundary="islice", scale="total", loss="cross entropy", clearing="model",
 seed=74, objective=Objective(constant=Number("7", "num_heads"), operation="*"), k_from="namespace"
 
+#: GA301, GA802 (lint): a bare mean of two terms, where K is two, reads as the division by K, and what is summed for
+#: display as a divided loss
+k=2, rows=(1,) * 3, metrics=True, mutations={"GA101"}, objective=Objective(terms=2, mean=Number("2")),
+k_from="literal"
+
 ## A number that is the rows of a window
 #: GA101: a bare number that is the rows of a window, of losses that are not divided by K
 k=2, rows=(2,) * 4, units=(6,) * 4, boundary="nested", scale="window", spelling="function", loss="mse",
@@ -227,6 +232,12 @@ clearing="none", seed=987, k_from="namespace", rejects="batch", outliers=(2,)
 k=3, rows=(2,) * 7, units=(6,) * 7, epochs=2, flush="or last", scale="window", spelling="inverse", model="mlp",
 loss="smooth l1", optimizer="momentum", clearing="none", metrics=True, seed=128, k_from="config", rejects="batch",
 outliers=(5,)
+
+#: GA201, GA302: one window, and what runs between two clearings in it is none that was loaded and never ran
+k=2, rows=(1,) * 3, boundary="counter", mutations={"GA201:late", "GA302"}
+
+#: GA201, GA302: the same in several windows of a loader, whose last ends the pass
+k=2, rows=(1,) * 6, boundary="counter", data_loader=True, mutations={"GA201:late", "GA302"}
 
 ## Steps that never run
 #: right: a step that never runs, in the loop over the parts of a batch

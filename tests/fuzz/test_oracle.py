@@ -175,6 +175,25 @@ def test_by_how_much_a_loop_is_wrong_may_be_open() -> None:
     assert not truth(replace(UNSCALED, objective=Objective(constant=Number("2", "SCALE")))).level_is_open
 
 
+@pytest.mark.parametrize(
+    ("mean", "k_from", "may_be"),
+    [
+        # (fit + spread) / 2, which is summed for display, where the source counts to 2: the division by K, or a mean.
+        (Number("2"), "literal", True),
+        (Number("2"), "K", True),
+        (Number("2", "num_heads"), "literal", False),
+        (Number("3"), "literal", False),
+    ],
+)
+def test_a_displayed_loss_may_be_a_divided_one_only_if_its_source_reads_so(
+    mean: Number, k_from: str, may_be: bool
+) -> None:
+    left = Variant(k=2, rows=(1,) * 3, units=(1,) * 3, metrics=True, mutations=frozenset({"GA101"}), k_from=k_from)
+    true = truth(replace(left, objective=Objective(terms=2, mean=mean)))
+    assert ("GA802" in true.allowed) == may_be
+    assert "GA802" not in truth(replace(left, mutations=frozenset(), objective=Objective(terms=2, mean=mean))).allowed
+
+
 def test_of_two_mistakes_none_is_demanded() -> None:
     assert truth(UNSCALED).demanded == {"GA101"}
     assert truth(replace(UNSCALED, clip="norm", mutations=frozenset({"GA101", "GA401"}))).demanded == frozenset()
