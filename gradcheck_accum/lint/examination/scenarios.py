@@ -170,7 +170,9 @@ class Explored:
 
 
 def explore(facts: Facts, modules: ImportedModules, *, thorough: bool = False) -> Iterator[Explored]:
-    """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
+    """The scenarios of every entrance of a file, outermost first.
+
+    Code that one has run in training is no entrance of its own.
 
     ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
     """
@@ -233,7 +235,9 @@ def _scenarios(
         if run is None:
             return Explored(root, [], spent, is_followed=False)
         waited += run.spent
-        visited |= run.calls.visited
+        if run.recorder.has_backward:
+            # What ran and made no gradients was set not to, or its loop was not entered: it is an entrance too.
+            visited |= run.calls.visited
         places |= run.skips.passed.keys()
         if function is not None:
             visited.add(function)
