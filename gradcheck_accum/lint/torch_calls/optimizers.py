@@ -100,7 +100,8 @@ def as_optimizer(run: State, value: Any) -> v.Optimizer | None:
 
 def optimizer_called_on(run: State, node: syntax.Call, base: Any) -> v.Optimizer | None:
     """The optimizer that a method is called on."""
-    return optimizer_passed(run, node.func.value, base) if isinstance(node.func, syntax.Attribute) else as_optimizer(run, base)
+    func = node.func
+    return optimizer_passed(run, func.value, base) if isinstance(func, syntax.Attribute) else as_optimizer(run, base)
 
 
 def optimizer_given(run: State, node: syntax.Call, args: list[Any]) -> v.Optimizer | None:

@@ -22,7 +22,8 @@ def makes_it_step(run: State, node: syntax.Call, args: list[Any], kwargs: dict[s
     gates = [kwargs[name] for name in GATES if name in kwargs]
     loss = args[0] if args else kwargs.get("loss")
     given = args[1] if len(args) > 1 else kwargs.get("optimizer")
-    written = node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg == "optimizer"), None)
+    by_name = next((keyword.value for keyword in node.keywords if keyword.arg == "optimizer"), None)
+    written = node.args[1] if len(node.args) > 1 else by_name
     optimizer = optimizer_passed(run, written, given) if written is not None else as_optimizer(run, given)
     if len(gates) != 1 or loss is None or optimizer is None:
         return False
