@@ -129,31 +129,31 @@ def prefer_ranks(
     wrapping = branches[0] if body else branches[1]
     leaves = isinstance(wrapping[-1], syntax.Return) and not run.reach.averages_over_ranks(wrapping[-1:])
     if not leaves or any(map(run.reach.backward, wrapping)):
-        _prefer(run, test, scope, holds=body)
+        for key in _prefer(run, test, scope, holds=body):
+            run.remoteness[key] = 0
 
 
-def _prefer(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool) -> None:
-    """Let the scenarios come first in which a condition ``holds``, or does not."""
+def _prefer(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool) -> list[str]:
+    """Let the scenarios come first in which a condition ``holds``, or does not; the questions that decide on it."""
     match test:
         case syntax.UnaryOp(op=UnaryOperator.NOT, operand=operand):
-            _prefer(run, operand, scope, holds=not holds)
+            return _prefer(run, operand, scope, holds=not holds)
         case syntax.BoolOp(values=operands):
             # One operand that does not hold is enough for an ``and``.
             needed = operands if holds is (test.op is Junction.AND) else operands[:1]
-            for operand in needed:
-                _prefer(run, operand, scope, holds=holds)
+            return [key for operand in needed for key in _prefer(run, operand, scope, holds=holds)]
         case _:
             value = settled_value(run, test, scope)
             if answered(run, test, value) is not None:
-                return
+                return []
             key, negated = _question(test, value)
             if key in run.ruled:
-                return
+                return []
             answer = holds != negated
-            run.remoteness[key] = 0
             is_new = run.knowledge.prefer(key, answer)
             if is_new and key not in run.given and run.decisions.get(key, answer) != answer:
                 raise Restart
+            return [key]
 
 
 def ask(run: State, question: str) -> bool:
@@ -176,6 +176,10 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     )
     refuses = gives_up(body) or gives_up(orelse)
     of_data = _is_a_call_about_data(run, test, scope)
+    leaves = not orelse and _may_return(body) and not run.reach.backward_in(body)
+    if leaves and not (guards or refuses or of_data or run.loops.depth) and _is_to_train(run):
+        # Who leaves here does not train: the scenarios come first that do.
+        _prefer(run, test, scope, holds=False)
     outer, run.question.in_guard = run.question.in_guard, run.question.in_guard or guards or refuses or of_data
     try:
         value = run.evaluate(test, scope)
@@ -202,7 +206,6 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return False
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
-    leaves = bool(body) and isinstance(body[-1], syntax.Return) and not orelse and not run.reach.backward_in(body)
     # Before any training, filling and zeroing tensors is part of setting up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
     phase = _last_phase(run, test, scope) if run.loops.depth else None
@@ -353,6 +356,19 @@ def values_named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
         if isinstance(node, syntax.Name):
             holder = scope.find(node.id)
             yield holder.names[node.id] if holder else None
+
+
+def _is_to_train(run: State) -> bool:
+    """Whether what is being executed, a function or the module itself, has training to come to."""
+    return not run.calls.stack or run.reach.backward(run.calls.stack[-1])
+
+
+def _may_return(body: Sequence[syntax.Statement]) -> bool:
+    """Whether a block ends with a return, or one of the branches in it does."""
+    return bool(body) and (
+        isinstance(body[-1], syntax.Return)
+        or any(isinstance(s, syntax.If) and (_may_return(s.body) or _may_return(s.orelse)) for s in body)
+    )
 
 
 def _goes_on(body: Sequence[syntax.Statement]) -> bool:

@@ -22,6 +22,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_from_outside
 from gradcheck_accum.lint.examination.tracing import trace_of
 from gradcheck_accum.lint.frameworks import self_counting
+from gradcheck_accum.lint.frameworks.ignite import drive, is_process_function
 from gradcheck_accum.lint.frameworks.lightning import fit, is_training_step
 from gradcheck_accum.lint.interpreter.machine import Interpreter
 from gradcheck_accum.lint.program.facts import Facts
@@ -170,7 +171,9 @@ class Explored:
 
 
 def explore(facts: Facts, modules: ImportedModules, *, thorough: bool = False) -> Iterator[Explored]:
-    """The scenarios of every entrance of a file, outermost first; code that one has run is no entrance of its own.
+    """The scenarios of every entrance of a file, outermost first.
+
+    Code that one has run in training is no entrance of its own.
 
     ``thorough`` tries further scenarios even where those so far leave nothing that all could agree on.
     """
@@ -233,7 +236,9 @@ def _scenarios(
         if run is None:
             return Explored(root, [], spent, is_followed=False)
         waited += run.spent
-        visited |= run.calls.visited
+        if run.recorder.has_backward:
+            # What ran and made no gradients was set not to, or its loop was not entered: it is an entrance too.
+            visited |= run.calls.visited
         places |= run.skips.passed.keys()
         if function is not None:
             visited.add(function)
@@ -432,6 +437,9 @@ def _enter(
         scope = cls.origins.get(function.name, scope)
     if owner is not None and instance is not None and is_training_step(reach, owner, function):
         fit(run, instance, function, scope)
+        return
+    if is_process_function(reach, function):
+        drive(run, v.Driver(v.Function(function, scope, instance)), [], {})
         return
     if instance is not None and self_counting.counters(reach, function):
         self_counting.call_each_batch(run, instance, function, scope)

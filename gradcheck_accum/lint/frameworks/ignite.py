@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.program.reach import Reach
+from gradcheck_accum.lint.program.torch_names import DRIVER
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
 from gradcheck_accum.lint.torch_calls import metrics
 from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, length_of
 
-_CLASS = "ignite.engine.Engine"
+_CLASS = f"ignite.engine.{DRIVER}"
 _ENGINE = Symbol("engine")
 _EPOCHS = 2
 
@@ -19,6 +22,16 @@ _EPOCHS = 2
 def new_driver(path: str, args: list[Any]) -> v.Driver | None:
     """The Engine that a call of an imported name makes around a function of the file, or None."""
     return v.Driver(args[0]) if path == _CLASS and len(args) == 1 and isinstance(args[0], v.Function) else None
+
+
+def is_process_function(reach: Reach, function: syntax.FunctionDef) -> bool:
+    """Whether an Engine is made in the file around a function that takes an engine and a batch.
+
+    Whoever runs that elsewhere trains with the function.
+    """
+    spec = function.args
+    takes = [*spec.posonlyargs, *spec.args]
+    return function.name in reach.driven and len(takes) - (takes[:1] != [] and takes[0].arg == "self") == 2
 
 
 def drive(run: State, driver: v.Driver, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from gradcheck_accum.ledger.events import Listed
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import ask
+from gradcheck_accum.lint.program.facts import adds_one
 from gradcheck_accum.lint.program.names import BEGINNING
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
@@ -245,6 +246,9 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
         return [element, element], False, False
     is_made = isinstance(source, (v.Data, Tensor)) and not _comes_before_data(run, source, loop)
     if run.loops.passes or is_made:
+        if _counts_each_part(run, loop):
+            run.recorder.assumed_length = True
+            return [v.Data(), v.Data()], True, False
         return [element, element], False, False
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
@@ -258,6 +262,23 @@ def _comes_before_data(run: State, source: v.Data | Tensor, loop: syntax.For) ->
     """
     none_drawn = run.recorder.micro_batch < 0 or run.recorder.has_run
     return isinstance(source, Tensor) and none_drawn and run.reach.steps(loop.body)
+
+
+def _counts_each_part(run: State, loop: syntax.For) -> bool:
+    """Whether a loop in a pass, over what the pass gives, acts on gradients by a counter of its own turns.
+
+    The source then counts each part as a micro-batch: the data give lists of batches.
+    """
+    counted = {text_of(s.target) for s in loop.body if adds_one(s)}
+    return any(
+        isinstance(s, syntax.If)
+        and run.reach.acts(s.body)
+        and any(
+            isinstance(n, syntax.BinOp) and n.op is Operator.MOD and counted & {text_of(part) for part in walk(n.left)}
+            for n in walk(s.test)
+        )
+        for s in loop.body
+    )
 
 
 def _goes_over_models(run: State, inner: _Inner) -> bool:

@@ -73,7 +73,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             if isinstance(rows, syntax.Slice):
                 ends = (rows.lower, rows.upper, rows.step)
                 lower, upper, stride = (None if end is None else run.evaluate(end, scope) for end in ends)
-                rows_cut = slice_of_data(run, value, lower, upper, stride)
+                is_cut_anew = None not in (lower, upper) and run.loops.depth > 0 and _changes(run, rows)
+                rows_cut = slice_of_data(run, value, lower, upper, stride, is_cut_anew=is_cut_anew)
                 return replace(rows_cut, shape=_shape_of_part(value.shape, rows_cut.rows, node.slice))
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):

@@ -22,6 +22,7 @@ from gradcheck_accum.lint.program.torch_names import (
     CLIPS,
     CLIPS_OF_FRAMEWORKS,
     DIVIDES_IN_PLACE,
+    DRIVER,
     ENGINE_BOUNDARY,
     FOREACH,
     GATES,
@@ -146,6 +147,8 @@ class Facts:
         """Whether there is a word for leaving gradients local to their rank."""
         self.engines: set[str] = set()
         """Dotted names that are asked for a boundary as DeepSpeed's engines are."""
+        self.driven: set[str] = set()
+        """The last part of what is given to something called like Ignite's Engine, which calls it with every batch."""
         self.imports: list[syntax.Import | syntax.ImportFrom] = []
         self.used_names: set[str] = set()
         """The plain names that are called or inherited from."""
@@ -252,6 +255,8 @@ class Facts:
         name = call_name(node)
         if name in AVERAGES:
             self.updates.add(AVERAGES[name])
+        elif name == DRIVER and len(node.args) == 1:
+            self.driven.add(last_part(node.args[0]))
 
     def _use(self, node: syntax.Expression) -> None:
         if isinstance(node, syntax.Name):

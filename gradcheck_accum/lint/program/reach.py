@@ -87,6 +87,8 @@ class Reach:
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
         self._to_optimizers = _closure(_either(OPTIMIZERS), callers)
         self._to_ranks = _closure(_either(_as_called(AVERAGES_OVER_RANKS, every)), callers)
+        self.driven = frozenset(own.driven)
+        """The last part of what this file gives to Ignite's engines (`gradcheck_accum.lint.frameworks.ignite`)."""
         self.left_open = frozenset().union(*(facts.left_open for facts in every))
         """The names of methods that are left to classes that derive from these."""
         self.open_classes = {

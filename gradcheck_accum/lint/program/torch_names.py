@@ -56,6 +56,8 @@ SYNC_SWITCH = "require_backward_grad_sync"
 """The attribute of DistributedDataParallel that ``no_sync`` sets."""
 ENGINE_BOUNDARY = "is_gradient_accumulation_boundary"
 """The method of DeepSpeed's engines that says whether a window is complete: nothing else has it."""
+DRIVER = "Engine"
+"""Ignite's class, which is given a function that it calls with every batch."""
 PARAMETERS = Names("gives the parameters of a network", STATES, "parameters", "named_parameters")
 NO_GRAPHS = Names("makes a context without graphs", STATES, "no_grad", "inference_mode")
 

@@ -104,10 +104,17 @@ def split(run: State, data: Any, size: Any) -> Any:
     return v.Chunks(ASSUMED_STEPS, assumed=True) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
 
-def slice_of_data(run: State, data: Any, lower: Any, upper: Any, stride: Any = None) -> v.Data:
-    """Data sliced by position: other bounds than the last are another micro-batch, which holds its own rows alone."""
+def slice_of_data(
+    run: State, data: Any, lower: Any, upper: Any, stride: Any = None, *, is_cut_anew: bool = False
+) -> v.Data:
+    """Data sliced by position: other bounds than the last are another micro-batch, which holds its own rows alone.
+
+    ``is_cut_anew`` says that each turn of a training loop has others, where they are not known.
+    """
     bounds = [bound for bound in (lower, upper) if bound is not None]
-    numbers = tuple(bound.value for bound in bounds if isinstance(bound, Num))
+    numbers: tuple[Any, ...] = tuple(bound.value for bound in bounds if isinstance(bound, Num))
+    if is_cut_anew and not numbers:
+        numbers = (f"of turn {run.loops.turn}",)
     part = _part_of(data, lower, upper, stride)
     if isinstance(data, v.Data) and data.is_part and run.loops.last_slice:
         # What this turn has cut already is cut to its size: x[i * rows:][:rows].

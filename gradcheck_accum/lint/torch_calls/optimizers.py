@@ -100,14 +100,15 @@ def as_optimizer(run: State, value: Any) -> v.Optimizer | None:
 
 def optimizer_called_on(run: State, node: syntax.Call, base: Any) -> v.Optimizer | None:
     """The optimizer that a method is called on."""
-    return _called(run, node.func.value, base) if isinstance(node.func, syntax.Attribute) else as_optimizer(run, base)
+    func = node.func
+    return optimizer_passed(run, func.value, base) if isinstance(func, syntax.Attribute) else as_optimizer(run, base)
 
 
 def optimizer_given(run: State, node: syntax.Call, args: list[Any]) -> v.Optimizer | None:
     """The optimizer that a method, a grad scaler's say, is given first."""
     if not args:
         return None
-    return _called(run, node.args[0], args[0]) if node.args else as_optimizer(run, args[0])
+    return optimizer_passed(run, node.args[0], args[0]) if node.args else as_optimizer(run, args[0])
 
 
 def is_lost_optimizer(run: State, node: syntax.Call, base: Any) -> bool:
@@ -115,7 +116,7 @@ def is_lost_optimizer(run: State, node: syntax.Call, base: Any) -> bool:
     return isinstance(node.func, syntax.Attribute) and _is_lost(run, node.func.value, base)
 
 
-def _called(run: State, node: syntax.Expression, value: Any) -> v.Optimizer | None:
+def optimizer_passed(run: State, node: syntax.Expression, value: Any) -> v.Optimizer | None:
     """The optimizer that a value is, or what the source calls it.
 
     A value that came from a call elsewhere (``instantiate(cfg)``) is known by its own name wherever it is.

@@ -14,7 +14,7 @@ from gradcheck_accum.lint.control_flow.conditions import truth_of
 from gradcheck_accum.lint.program.torch_names import GATES
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.torch_calls.gradients import record_backward, record_step
-from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer
+from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, optimizer_passed
 
 
 def makes_it_step(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> bool:
@@ -22,7 +22,9 @@ def makes_it_step(run: State, node: syntax.Call, args: list[Any], kwargs: dict[s
     gates = [kwargs[name] for name in GATES if name in kwargs]
     loss = args[0] if args else kwargs.get("loss")
     given = args[1] if len(args) > 1 else kwargs.get("optimizer")
-    optimizer = as_optimizer(run, given)
+    by_name = next((keyword.value for keyword in node.keywords if keyword.arg == "optimizer"), None)
+    written = node.args[1] if len(node.args) > 1 else by_name
+    optimizer = optimizer_passed(run, written, given) if written is not None else as_optimizer(run, given)
     if len(gates) != 1 or loss is None or optimizer is None:
         return False
     record_backward(run, node, loss, weighted=False)
