@@ -33,12 +33,15 @@ BUCKETS = 1024
 _WIDTHS = tuple(n for n in range(BUCKETS // 2, BUCKETS) if all(n % d for d in range(2, 32)))
 """The primes between half the buckets and all of them: 75."""
 
-_STRETCH = 1 << 15
+_STRETCH = 1 << 17
 _DEVICE_STRETCH = 1 << 20
-"""Elements that are read at a time: of a processor they stay in its cache, a GPU is given more at once."""
+"""Elements that are read at a time: of a processor they stay in its cache, a GPU is given more at once.
+
+They are few calls for each element, and fewer than the product of any two of the primes.
+"""
 
 _POOL = 1 << 22
-"""Signs that are drawn. Two stretches have signs in common with a probability of 1/64, which add to the variance only
+"""Signs that are drawn. Two stretches have signs in common with a probability of 1/16, which add to the variance only
 where their elements fall into the same buckets too."""
 
 
@@ -109,12 +112,15 @@ class Sketcher:
             # faster than to multiply by numbers of another dtype.
             own = pieces(start, stop)
             signed = signs[first : first + stop - start].to(own.dtype).mul_(own)
-            whole = (stop - start) // width * width
-            columns = signed[:whole].view(whole // width, width).sum(0, dtype=torch.float64)
-            columns[: stop - start - whole] += signed[whole:]
+            rest = (stop - start) % width
+            rows = signed[: len(signed) - rest] if rest else signed
+            columns = rows.view(-1, width).sum(0, dtype=torch.float64)
+            if rest:
+                columns[:rest].add_(signed[-rest:])
             until = min(len(total) - turn, width)
-            total[turn : turn + until] += columns[:until]
-            total[: width - until] += columns[until:]
+            total[turn : turn + until].add_(columns[:until])
+            if until < width:
+                total[: width - until].add_(columns[until:])
         return total
 
     def _plan(self, place: int, elements: int, device: torch.device) -> list[_Stretch]:
