@@ -109,6 +109,34 @@ def test_a_window_averaged_once_more() -> None:
     assert is_flagged(each=ADD, inside="print(running / K); running = 0.0")
 
 
+@pytest.mark.parametrize(
+    ("places", "flagged"),
+    [
+        ({"each": "print(loss.item())"}, True),
+        ({"each": "bar.set_postfix(loss=loss.item())"}, True),
+        ({"inside": "writer.add_scalar('loss', loss.item(), updates)"}, True),
+        ({"each": "print(f'{loss.item():.3f}') if i % 100 == 0 else None"}, True),
+        ({"early": "whole = loss.item()", "each": "print(whole / K)"}, True),
+        ({"each": "print(loss.item() * K)"}, False),
+        ({"early": "whole = loss.item()", "each": "print(whole)"}, False),
+        ({"divide": "pass", "backward": "(loss / K).backward()", "each": "print(loss.item())"}, False),
+        ({"each": "print(f'scaled loss {loss.item():.3f}')"}, False),
+        ({"each": "print('scaled loss', loss.item())"}, False),
+        # Whoever gets it may add it up over the window.
+        ({"each": "yield loss.item()"}, False),
+        ({"each": "if i > 7: return loss.item()"}, False),
+    ],
+)
+def test_the_divided_loss_of_one_micro_batch(places: dict[str, str], flagged: bool) -> None:
+    assert is_flagged(**places) is flagged
+
+
+def test_the_message_on_one_micro_batch_says_what_it_is() -> None:
+    message = few(each="print(loss.item())")
+    assert "is that of a micro-batch, already divided by 4 for accumulation (backward at line" in message
+    assert "it is 1/4 of the loss" in message
+
+
 @pytest.mark.parametrize("divide", ["loss /= K", "loss = loss * (1 / K)", "loss = torch.div(loss, K)"])
 def test_other_ways_to_divide(divide: str) -> None:
     assert is_flagged(divide=divide, each=ADD, end="print(running / len(loader))")
@@ -164,10 +192,9 @@ def test_a_weight_of_the_objective_divides_nothing(places: dict[str, str], flagg
         {"each": ADD, "end": "print(running / len(train_data))"},
         {"each": ADD, "end": "print('scaled loss', running / len(loader))"},
         {"each": "running = 0.9 * running + 0.1 * loss.item()", "end": "print(running)"},
-        # One micro-batch's own loss.
-        {"each": "print(loss.item())"},
-        {"each": "bar.set_postfix(loss=loss.item())", "inside": "print(f'{loss.item():.3f}')"},
+        # A sum that is still growing.
         {"each": "running += loss.item(); print(running) if i % 100 == 0 else None"},
+        {"each": "running += loss.detach(); print(running.item()) if i % 100 == 0 else None"},
     ],
 )
 def test_what_is_right_or_not_certain(places: dict[str, str]) -> None:
@@ -301,7 +328,7 @@ def test_the_losses_of_the_last_micro_batches_alone_over_the_number_of_all() -> 
     assert "over the last micro-batch of each window alone (backward" in undivided
     assert "about 1/4 of" in undivided
     assert few(early="raw = loss", inside="running += raw.item()", end="print(running / updates)") == ""
-    assert few(early="raw = loss", inside="print(raw.item() / K)") == ""
+    assert "last micro-batch" not in few(early="raw = loss", inside="print(raw.item() / K)")
 
 
 def test_a_loss_that_is_not_divided_is_shown_right() -> None:
@@ -369,7 +396,7 @@ def train(model, loader, optimizer, criterion, K, mix):
             optimizer.step()
             optimizer.zero_grad()
         {keep}
-        logging.info(f"{{meter.val:.3f}} {{meter.{shown}:.3f}}")
+        logging.info(f"{{meter.{shown}:.3f}}")
 """
 
 

@@ -18,6 +18,7 @@ class _Mean(Enum):
     """What a reported mean is the mean of."""
 
     OF_DIVIDED = "losses that were divided by K for the backward"
+    OF_ONE_DIVIDED = "the loss of one micro-batch, which was divided by K for the backward"
     OF_FEW = "the losses of those micro-batches alone that end a window, over the number of all"
     OF_FEW_DIVIDED = "the same, and each was divided by K for the backward"
     MULTIPLIED = "losses that were multiplied by K, although that undoes no division"
@@ -26,8 +27,8 @@ class _Mean(Enum):
 def find_misreported(account: Account) -> Iterator[Diagnosis]:
     """GA802: what is shown as the mean loss is the mean of losses that were divided by K for the backward.
 
-    Or of those of the micro-batches alone that end a window, over the number of all; or K times the mean loss, by a
-    multiplication that undoes no division.
+    Or of those of the micro-batches alone that end a window, over the number of all; or the divided loss of one
+    micro-batch; or K times the mean loss, by a multiplication that undoes no division.
     """
     scaled = _scaled(account)
     places: dict[tuple[Location, Location], list[LossShown]] = {}
@@ -41,8 +42,12 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
     accumulation = account.readings.scaled_at(account.windows) if places else ()
     for (where, shown_at), events in places.items():
         each_kind = [_kind(account, event, accumulation, scaled[event.backward]) for event in events]
-        # One micro-batch's own loss is only a progress report, and may be a sum that is still growing.
-        kinds = {kind for kind, event in zip(each_kind, events, strict=True) if kind or len(event.losses) > 1}
+        # One micro-batch's loss may be a sum that is still growing.
+        kinds = {
+            kind
+            for kind, event in zip(each_kind, events, strict=True)
+            if kind or len(event.losses) > 1 or event.as_read
+        }
         kind = kinds.pop() if len(kinds) == 1 else None
         if kind is None:
             continue
@@ -65,6 +70,15 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
                 f" is the mean of losses that were already {divided} (backward at ",
                 events[-1].backward,
                 f"): it is 1/{steps} of the mean loss",
+            )
+            advice = f"log the loss before it is divided, or multiply it by {steps}"
+        elif kind is _Mean.OF_ONE_DIVIDED:
+            said = message(
+                "the reported loss",
+                at,
+                f" is that of a micro-batch, already divided by {steps} for accumulation (backward at ",
+                events[-1].backward,
+                f"): it is 1/{steps} of the loss",
             )
             advice = f"log the loss before it is divided, or multiply it by {steps}"
         else:
@@ -96,6 +110,8 @@ def _kind(account: Account, event: LossShown, accumulation: Collection[Location]
         return None
     if count > 1 and account.same(math.fsum(shares), 1.0) and not _is_of_few(account, event, accumulation):
         return _Mean.OF_DIVIDED
+    if event.as_read and count == 1 and account.same(shares[0], 1.0):
+        return _Mean.OF_ONE_DIVIDED
     if any(not account.same(share, shares[0]) for share in shares) or shares[0] <= 0:
         return None
     if _are_successive(event.losses, 1) and count > 2 and _is_one_off(account, 1 / shares[0], count):

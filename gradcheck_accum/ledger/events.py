@@ -316,12 +316,14 @@ class LossShown(Event):
     """A number computed from the ``losses`` of several micro-batches was reported at ``shown_at``.
 
     ``where`` is the place that read it, ``backward`` that of the backward of those losses. Their shares add up to 1 if
-    it is their mean, to K if it is their sum over a window.
+    it is their mean, to K if it is their sum over a window. ``as_read`` means that it is one loss, which was added to
+    nothing, and that a person sees it.
     """
 
     shown_at: Location
     backward: Location
     losses: tuple[ShownLoss, ...]
+    as_read: bool = False
 
 
 class Cause(Enum):

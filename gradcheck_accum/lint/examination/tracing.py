@@ -114,6 +114,7 @@ def _shown(record: Recorder, one: Recorded) -> list[LossShown]:
             shown_at=one.details["shown_at"],
             backward=record.backwards[figure.parts[-1].origin],
             losses=tuple(losses.values()),
+            as_read=one.details["as_read"],
         )
     ]
 

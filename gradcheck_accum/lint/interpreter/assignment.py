@@ -74,7 +74,7 @@ def _assign_to_unknown(run: State, target: syntax.Expression, holder: Any, name:
     A number read from losses that is put into it is there to be reported.
     """
     if isinstance(value, v.Figure) and isinstance(holder, (Symbol, v.Tensor)):
-        shown(run, target, [value])
+        shown(run, target, [value], to_a_person=False)
     if isinstance(holder, Symbol) and holder.name:
         run.assigned[holder.member(name).name] = value
     elif isinstance(holder, v.Tensor) and holder.parts:

@@ -307,7 +307,7 @@ def _formatted(run: State, node: syntax.JoinedStr, scope: v.Scope) -> Any:
     for part in node.values:
         if isinstance(part, syntax.FormattedValue):
             # A whole epoch may be run inside the braces.
-            shown(run, part.value, [evaluate(run, part.value, scope)])
+            shown(run, part.value, [evaluate(run, part.value, scope)], label=node)
     return UNKNOWN
 
 

@@ -371,7 +371,7 @@ def _return(run: State, node: syntax.Return, scope: v.Scope) -> None:
     value = run.evaluate(node.value, scope) if node.value is not None else None
     if node.value is not None and run.calls.answers_outside:
         # A mean that a training returns is there to be reported: the caller has nothing else to do with it.
-        shown(run, node.value, [value])
+        shown(run, node.value, [value], to_a_person=False)
     raise Returned(value)
 
 

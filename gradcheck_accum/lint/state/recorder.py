@@ -294,10 +294,11 @@ class Recorder:
         """A moving average that was made before the micro-batch ``since`` took in the weights of ``owner``."""
         self.raw.append(Recorded("average", self.locate(node), owner, {"average": name, "since": since}))
 
-    def show(self, node: syntax.Node, figure: Figure) -> None:
-        """A number that was read from losses is displayed."""
+    def show(self, node: syntax.Node, figure: Figure, *, as_read: bool = False) -> None:
+        """A number that was read from losses is displayed; ``as_read`` says that a person sees what one loss is."""
         if figure.read_at is not None:
-            self.raw.append(Recorded("show", figure.read_at, None, {"shown_at": self.locate(node), "figure": figure}))
+            details = {"shown_at": self.locate(node), "figure": figure, "as_read": as_read}
+            self.raw.append(Recorded("show", figure.read_at, None, details))
 
     def held(self, where: Location, count: int) -> None:
         """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""

@@ -24,7 +24,8 @@ _DEEPEST = 3
 
 def read(run: State, node: syntax.Node, tensor: Tensor | Figure) -> Figure:
     """The number that a loss holds: ``loss.item()``, ``float(loss)``."""
-    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node))
+    may_be_sum = tensor.may_be_sum if isinstance(tensor, Figure) else is_read(tensor)
+    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node), may_be_sum=may_be_sum)
 
 
 def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
@@ -32,8 +33,8 @@ def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
     figure, other = (left, right) if isinstance(left, Figure) else (right, left)
     if op is Operator.ADD:
         if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
-            return replace(right, parts=(*left.parts, *right.parts))
-        return figure if isinstance(other, Num) and other.value == 0 else UNKNOWN
+            return replace(right, parts=(*left.parts, *right.parts), may_be_sum=True)
+        return replace(figure, may_be_sum=True) if isinstance(other, Num) and other.value == 0 else UNKNOWN
     if isinstance(other, v.Samples) and op is Operator.DIV and figure is left:
         return _over_all_rows(run, figure)
     if isinstance(other, Num) and v.LENGTH in other.tags and not other.tags & run.recorder.counted:
@@ -94,13 +95,26 @@ def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any
         shown(run, node, values)
 
 
-def shown(run: State, node: syntax.Expression, values: Iterable[Any], depth: int = 0) -> None:
-    """Record the numbers among some values that an expression shows to a person."""
+def shown(
+    run: State,
+    node: syntax.Expression,
+    values: Iterable[Any],
+    depth: int = 0,
+    *,
+    label: syntax.Expression | None = None,
+    to_a_person: bool = True,
+) -> None:
+    """Record the numbers among some values that an expression shows to a person, or hands to other code.
+
+    The text of ``label``, or else of the expression, may say that they are scaled.
+    """
     for value in values:
-        if isinstance(value, (Figure, Tensor)) and not names.SAYS_SCALED.fits(text_of(node)):
+        if isinstance(value, (Figure, Tensor)) and not names.SAYS_SCALED.fits(text_of(label or node)):
             # If a sum is reset where it is displayed, how often that happens decides how many micro-batches it is over.
             if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
                 figure = value if isinstance(value, Figure) and value.read_at else read(run, node, value)
-                run.recorder.show(node, figure)
+                as_read = to_a_person and isinstance(value, Figure) and not value.may_be_sum
+                run.recorder.show(node, figure, as_read=as_read)
         elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
-            shown(run, node, value.values() if isinstance(value, dict) else value[:8], depth + 1)
+            inside = value.values() if isinstance(value, dict) else value[:8]
+            shown(run, node, inside, depth + 1, label=label, to_a_person=to_a_person)

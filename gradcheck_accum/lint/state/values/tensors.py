@@ -154,7 +154,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Figure(Symbol):
-    """A number read from losses at ``read_at``, with all factors since."""
+    """A number read from losses at ``read_at``, with all factors since.
+
+    ``may_be_sum`` means that something may have been added to it, or to the tensor that it was read from.
+    """
 
     parts: tuple[Part, ...] = ()
     read_at: Location | None = None
+    may_be_sum: bool = False
