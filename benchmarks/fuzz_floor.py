@@ -29,8 +29,6 @@ from gradcheck_accum.fuzz.strategies import variants
 from gradcheck_accum.fuzz.variants import Variant
 from gradcheck_accum.lint.examination.examine import examine
 
-_SETTLED = 10
-
 
 def drawn(count: int, number: int) -> list[Variant]:
     """Variants as a campaign draws them."""
@@ -74,10 +72,10 @@ def main() -> None:
     chosen = drawn(options.variants, options.seed)
     compare(chosen[0])
     spent: dict[str, float] = defaultdict(float)
-    for number, variant in enumerate(chosen):
-        if number % _SETTLED == 0:
-            gc.collect()
-            gc.freeze()
+    gc.disable()
+    for variant in chosen:
+        gc.collect()
+        gc.freeze()
         text = render(variant)
         spent["write"] += seconds(partial(render, variant))
         spent["the script alone"] += seconds(partial(alone, text))

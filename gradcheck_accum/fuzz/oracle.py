@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain, combinations
 
 from gradcheck_accum.fuzz.tokens import contents
@@ -217,8 +218,12 @@ def simulations(variant: Variant, roles: frozenset[str] = ROLES) -> list[Simulat
     return [*found, *([_second_rate(variant, int(variant.rate.value))] if variant.rate is not None else [])]
 
 
+@lru_cache(maxsize=32)
 def simulate(variant: Variant, store: str = "model", roles: frozenset[str] = ROLES) -> Simulation:
-    """Simulate ``variant``, with the gradients of its model or, if it is a pair, of its head."""
+    """Simulate ``variant``, with the gradients of its model or, if it is a pair, of its head.
+
+    A variant is asked about several times; what is returned must not be changed.
+    """
     v = variant
     run = _Run(v, store, roles)
     running = 0

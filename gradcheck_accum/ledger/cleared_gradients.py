@@ -61,6 +61,9 @@ def part(windows: Sequence[Window], same: Same) -> Parted:
 
     Windows without a step remain abandoned, except for the rejected windows in them.
     """
+    if not any(entry.fate is Fate.WIPED for window in windows for entry in window.entries):
+        closed = [window for window in windows if window.step is not None]
+        return Parted(closed, [window for window in windows if window.step is None and window.fresh()])
     steps = _usual_steps([window for window in windows if window.step is not None], same)
     passes = _Passes(windows)
     counted = counted_before(windows)

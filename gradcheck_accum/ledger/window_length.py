@@ -58,16 +58,21 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
         return None
     origins = frozenset[str]().union(*(own.origins for own in counters))
     lengths = {w.micro_batches for w in windows} | {length for w in windows for length in _stretches(w)}
+    borne_out = [n for n in numbers if n in lengths]
+    if len(borne_out) < len(numbers):
+        borne_out = [n for n in numbers if n in lengths or _is_divisor(n, origins, windows, same)]
+    return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+
+
+def _is_divisor(count: int, origins: frozenset[str], windows: Sequence[Window], same: Same) -> bool:
+    """Whether losses are divided by the very number that the source counts to, or by an equal literal."""
+    if _divide_by(origins, windows):
+        return True
     # Losses that are divided by the length of their window's list are scaled, also where that is 1.
     right = _divide_by(frozenset[str]().union(*map(lengths_of_list, windows)), windows) or any(
         _makes_whole(length, windows, same, strictly=True) for length in _explaining(windows)
     )
-    borne_out = [
-        n
-        for n in numbers
-        if n in lengths or _divide_by(origins, windows) or (not right and _divide_by_literal(n, origins, windows, same))
-    ]
-    return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+    return not right and _divide_by_literal(count, origins, windows, same)
 
 
 def lengths_of_list(window: Window) -> frozenset[str]:

@@ -96,7 +96,7 @@ def test_what_variants_leave_behind_is_not_looked_through_by_all_that_follow(mon
 
     monkeypatch.setattr("gradcheck_accum.fuzz.campaign.judged", leaves)
     run_campaign(60, random_seed=4)
-    # All of it is alive, and still only that of the last few variants is found.
+    # All of it is alive, and still only that of the last variant is found.
     assert len(kept) == 60 * 3000
-    assert max(seen) < min(seen) + 15 * 3000
-    assert gc.get_freeze_count() == 0
+    assert max(seen) < min(seen) + 2 * 3000
+    assert gc.get_freeze_count() == 0 and gc.isenabled()
