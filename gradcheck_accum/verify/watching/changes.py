@@ -39,7 +39,7 @@ SCALED = Reason(
 READ_BETWEEN = Reason(
     "the weights are updated manually, perhaps also from gradients that the loop read between the micro-batches of the "
     "window: accumulate in .grad, and read it once, after the last backward",
-    Cause.BY_HAND,
+    Cause.USED_BY_HAND,
 )
 AT_SEVERAL_WEIGHTS = Reason(
     "gradients that were computed with different weights add up: the weights were moved manually by what was computed "
@@ -151,9 +151,12 @@ class Changes:
             # A manual step, or the first of two that belong together (sharpness-aware minimization).
             stores = self._book.stores(id(p) for p in parameters)
             self._journal.add(Opaque(where=where, stores=stores, reason=CHANGED_WEIGHTS))
+        # It reads gradients, but not for the loop.
+        self._uses.looks_away()
 
     def after_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` has returned."""
+        self._uses.looks_again()
         whole, part = self._book.cleared({id(p) for p in parameters} & self._book.parameters.keys())
         where = user_location()
         if whole:
