@@ -160,3 +160,161 @@ def test_a_count_of_something_else_than_the_window_is_no_mask(counts: Callable[[
 
 def test_the_windows_own_count_is_its_own() -> None:
     assert summed(lambda seen: sum(seen[-K:])).verdict is Verdict.EQUIVALENT
+
+
+Change = Callable[[Sequence[nn.Parameter]], None]
+
+
+def changed(change: Change, each: Change = lambda weights: None, *, divides: float = K) -> VerifyResult:
+    """The verdict on a loop that does ``change`` before its step, and ``each`` after every backward."""
+    model, batches = model_and_batches(3 * K)
+    weights = list(model.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    with observe() as watch:
+        for i, (x, y) in enumerate(batches):
+            (nn.functional.mse_loss(model(x), y) / divides).backward()
+            each(weights)
+            if (i + 1) % K == 0:
+                change(weights)
+                optimizer.step()
+                optimizer.zero_grad()
+    return watch.result()
+
+
+def centralized_times_k(weights: Sequence[nn.Parameter]) -> None:
+    for p in weights:
+        p.grad.copy_((p.grad - p.grad.mean()) * K)
+
+
+def centralized_over_k(weights: Sequence[nn.Parameter]) -> None:
+    scale = 1 / K
+    for p in weights:
+        p.grad = scale * (p.grad - p.grad.mean())
+
+
+def decayed_k_times(weights: Sequence[nn.Parameter]) -> None:
+    for p in weights:
+        p.grad.add_(p.detach(), alpha=0.1 * K)
+
+
+def centralized(weights: Sequence[nn.Parameter]) -> None:
+    for p in weights:
+        p.grad.copy_((p.grad - p.grad.mean()) * 3)
+
+
+@pytest.mark.parametrize("change", [centralized_times_k, centralized_over_k, decayed_k_times])
+def test_a_change_that_uses_k_again_is_not_the_objectives(change: Change) -> None:
+    """At K = 1 it does something else, though the gradient was right before it."""
+    result = changed(change)
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())
+    assert "uses the number of micro-batches again" in result.reason
+
+
+def test_a_change_that_uses_another_number_is_the_objectives() -> None:
+    assert changed(centralized).verdict is Verdict.EQUIVALENT
+
+
+@pytest.mark.parametrize("by_alpha", [False, True])
+@pytest.mark.parametrize("divides", [1.0, K])
+def test_an_update_by_hand_that_divides_by_k_again(by_alpha: bool, divides: float) -> None:
+    """.grad is right if the losses are divided; the update then is not, and is not passed."""
+    model, batches = model_and_batches(3 * K)
+    with observe() as watch:
+        for i, (x, y) in enumerate(batches):
+            (nn.functional.mse_loss(model(x), y) / divides).backward()
+            if (i + 1) % K == 0:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        if by_alpha:
+                            p.add_(p.grad, alpha=-0.1 / K)
+                        else:
+                            p -= 0.1 * p.grad / K
+                model.zero_grad()
+    assert (watch.result().verdict, watch.result().diagnosis) == (Verdict.INCONCLUSIVE, ())
+
+
+@pytest.mark.parametrize("kind", ["tensor", "float"])
+def test_one_factor_made_of_what_was_read_between_micro_batches_is_no_part_of_the_loss(kind: str) -> None:
+    norms: list[Tensor] = []
+
+    def by_mean_of_norms(weights: Sequence[nn.Parameter]) -> None:
+        scale = torch.stack(norms).mean()
+        for p in weights:
+            p.grad.div_(scale if kind == "tensor" else scale.item())
+        norms.clear()
+
+    def read(weights: Sequence[nn.Parameter]) -> None:
+        norms.append(torch.stack([p.grad.norm() for p in weights]).norm())
+
+    result = changed(by_mean_of_norms, read)
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())
+    assert "read between the micro-batches" in result.reason
+
+
+def test_norms_that_are_read_for_a_log_change_no_factor() -> None:
+    norms: list[float] = []
+
+    def over_k(weights: Sequence[nn.Parameter]) -> None:
+        for p in weights:
+            p.grad.div_(K)
+
+    def read(weights: Sequence[nn.Parameter]) -> None:
+        norms.append(float(torch.stack([p.grad.norm() for p in weights]).norm()))
+
+    assert changed(over_k, read, divides=1.0).verdict is Verdict.EQUIVALENT
+
+
+def surgery(put: Callable[[Tensor, Tensor], Tensor], *, divides: float) -> VerifyResult:
+    """The verdict on two tasks whose gradients are added up apart, and put into ``.grad`` as ``put`` makes it."""
+    model, batches = model_and_batches(3 * K)
+    weights = list(model.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    with observe() as watch:
+        sums = [torch.zeros(()), torch.zeros(())]
+        for i, (x, y) in enumerate(batches):
+            out = model(x)
+            first = nn.functional.mse_loss(out[:, 0], y[:, 0]) / divides
+            second = nn.functional.mse_loss(out[:, 1], y[:, 1]) / divides
+            sums[0] = sums[0] + torch.cat([g.flatten() for g in torch.autograd.grad(first, weights, retain_graph=True)])
+            sums[1] = sums[1] + torch.cat([g.flatten() for g in torch.autograd.grad(second, weights)])
+            if (i + 1) % K == 0:
+                parts = put(*sums).split([p.numel() for p in weights])
+                for p, part in zip(weights, parts, strict=True):
+                    p.grad = part.view_as(p).clone()
+                optimizer.step()
+                sums = [torch.zeros(()), torch.zeros(())]
+    return watch.result()
+
+
+def projected(one: Tensor, other: Tensor) -> Tensor:
+    """Each without its part along the other, as where tasks conflict."""
+    dot = one @ other
+    return one + other - dot / (other @ other) * other - dot / (one @ one) * one
+
+
+@pytest.mark.parametrize(
+    ("put", "divides", "verdict"),
+    [
+        (lambda one, other: one + other, K, Verdict.EQUIVALENT),
+        (projected, K, Verdict.EQUIVALENT),
+        (lambda one, other: (one + other) * K, K, Verdict.INCONCLUSIVE),
+        (lambda one, other: one + other, 1.0, Verdict.DEVIATES),
+        (lambda one, other: (one + other) / K, 1.0, Verdict.EQUIVALENT),
+    ],
+)
+def test_what_a_loop_makes_of_the_gradients_of_its_tasks(
+    put: Callable[[Tensor, Tensor], Tensor], divides: float, verdict: Verdict
+) -> None:
+    assert surgery(put, divides=divides).verdict is verdict
+
+
+def test_gradients_that_are_divided_in_the_surgery_itself_are_no_mistake() -> None:
+    """Windows in which tasks conflict have factors of their own, and the others 1/K."""
+    calls = []
+
+    def now_and_then(one: Tensor, other: Tensor) -> Tensor:
+        calls.append(1)
+        return (projected(one, other) if len(calls) == 2 else one + other) / K
+
+    result = surgery(now_and_then, divides=1.0)
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())

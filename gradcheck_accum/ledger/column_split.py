@@ -280,7 +280,8 @@ class ColumnSplit:
     def of_unseen_number(self) -> str:
         """The note on a number of unknown source that may undo the division by K, or be it in some windows only."""
         name = self.evidence.points[0].term.name
-        for column in self.objective if any(map(self._is_division_by_steps, self.accumulation)) else ():
+        by_steps = any(c.divides and self.evidence.matches(c, over_steps) for c in self.accumulation)
+        for column in self.objective if by_steps else ():
             if column.source is Source.UNSEEN and column.whole and not column.divides and self._is_steps(column):
                 return (
                     f"{name} is divided by K, and multiplied by a number that equals K and that the source does not "
