@@ -318,3 +318,25 @@ def test_gradients_that_are_divided_in_the_surgery_itself_are_no_mistake() -> No
 
     result = surgery(now_and_then, divides=1.0)
     assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ())
+
+
+@pytest.mark.parametrize("in_update", [False, True])
+@pytest.mark.parametrize("stale", [False, True])
+def test_sums_that_an_update_by_hand_divides(in_update: bool, stale: bool) -> None:
+    """Divided in the update itself, a right count and one of the window before look the same."""
+    model, batches = model_and_batches(3 * K, rows=(3, 5, 2, 4, 6, 3, 7, 2))
+    seen: list[int] = []
+    with observe() as watch:
+        for i, (x, y) in enumerate(batches):
+            nn.functional.mse_loss(model(x), y, reduction="sum").backward()
+            seen.append(len(x))
+            if (i + 1) % K == 0:
+                count = sum(seen[-2 * K : -K]) or 14 if stale else sum(seen[-K:])
+                for p in model.parameters() if not in_update else ():
+                    p.grad /= count
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p -= 0.1 * (p.grad / count if in_update else p.grad)
+                model.zero_grad()
+    expected = Verdict.INCONCLUSIVE if in_update or stale else Verdict.EQUIVALENT
+    assert (watch.result().verdict, watch.result().diagnosis) == (expected, ())

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from gradcheck_accum.ledger.events import Cause, Reason, product_of
+from gradcheck_accum.ledger.events import Cause, Reason, Reduction, product_of
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.stated_names import is_place, names_steps
 from gradcheck_accum.ledger.weights import Readings
@@ -50,7 +50,9 @@ def _doubt(window: Window, readings: Readings) -> Reason | None:
     if first is None or any(weight is None or not readings.same(weight, first) for weight in weights):
         return None
     if readings.same(first, 1.0):
-        return _of_steps(where) if _uses_steps(window) else None
+        if _uses_steps(window):
+            return _of_steps(where)
+        return _of_sums(where) if _is_undivided_sum(window, readings) else None
     return Reason(
         f"each micro-batch is weighted {first:.4g}x in .grad, and whether what is done by hand, at line {where.line}, "
         "makes up for it is unknown: scale the losses, or all gradients by one factor, before it",
@@ -94,6 +96,24 @@ def _of_steps(where: Location) -> Reason:
         f"each micro-batch is weighted 1x in .grad, and what is done by hand, at line {where.line}, uses the number of "
         "micro-batches again: whether each still counts once is unknown, so scale the losses, or all gradients by one "
         "factor, before it",
+        Cause.USED_BY_HAND,
+    )
+
+
+def _is_undivided_sum(window: Window, readings: Readings) -> bool:
+    """Whether a step by hand uses gradients of sums that nothing has divided so far."""
+    if window.step is None or not window.step.by_hand or window.micro_batches == 1:
+        return False
+    series = readings.series_of(window)
+    return any(
+        readings.kind(window, own) is Reduction.SUM and not readings.is_normalised(window, own) for own in series
+    )
+
+
+def _of_sums(where: Location) -> Reason:
+    return Reason(
+        f"the losses are sums, and what the update by hand, at line {where.line}, divides their gradients by is not "
+        "seen: divide the losses, or all gradients, by the window's count before it",
         Cause.USED_BY_HAND,
     )
 
