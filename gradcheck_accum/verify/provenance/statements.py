@@ -57,9 +57,17 @@ def origins_in_statement(frame: FrameType) -> frozenset[str]:
 
 
 def _variables(node: ast.AST, place: Place, names: int) -> Iterator[tuple[ast.expr, Place]]:
-    for inner in ast.walk(node):
+    for inner in _walk(node):
         if isinstance(inner, (ast.Name, ast.Attribute)) and isinstance(inner.ctx, ast.Load):
             yield inner, place
             sources = sources_of(inner, place) if names else None
             for value, at in sources.values if sources is not None else ():
                 yield from _variables(value, at, names - 1)
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """All that a number is made of: not what only says which item of a list it is."""
+    yield node
+    below = [node.value] if isinstance(node, ast.Subscript) else ast.iter_child_nodes(node)
+    for inner in below:
+        yield from _walk(inner)
