@@ -8,9 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 from watching import watch_source
 
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify import observe
 
 SENTENCES = """
 import torch
