@@ -8,9 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 from watching import watch_source
 
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify import observe
 
 SENTENCES = """
 import torch
@@ -100,3 +103,32 @@ def test_batches_of_two_domains_in_a_list_are_no_samples(sizes: str, rows: int, 
     """Each is centred by itself, so that those of a larger batch would be centred otherwise."""
     result = watch_source(BATCHES.format(sizes=sizes, rows=rows), tmp_path)
     assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION), result.reason
+
+
+@pytest.mark.parametrize(("by_share", "verdict"), [(True, Verdict.EQUIVALENT), (False, Verdict.DEVIATES)])
+def test_lists_of_unlike_numbers_of_bags(by_share: bool, verdict: Verdict) -> None:
+    """One bag has a target of its own, as each of three has; its rows are no samples."""
+    torch.manual_seed(0)
+    numbers = [3, 1, 3, 1, 2, 4, 1, 2]
+
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Sequential(nn.Linear(5, 7), nn.Tanh()), nn.Linear(7, 2)
+
+        def forward(self, bags: list[torch.Tensor]) -> torch.Tensor:
+            return self.outer(torch.stack([self.inner(bag).mean(0) for bag in bags]))
+
+    model = Bags()
+    batches = [[torch.randn(2 + (i * n) % 5, 5) for i in range(1, n + 1)] for n in numbers]
+    targets = [torch.randn(n, 2) + 1.0 for n in numbers]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as watch:
+        for i, (bags, target) in enumerate(zip(batches, targets, strict=True)):
+            held = sum(numbers[i // 2 * 2 : i // 2 * 2 + 2])
+            share = len(bags) / held if by_share else 1 / 2
+            (nn.functional.mse_loss(model(bags), target) * share).backward()
+            if (i + 1) % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert watch.result().verdict is verdict, watch.result().reason

@@ -29,14 +29,15 @@ def has_one_target(program: Program, others: Sequence[Program], terms: Sequence[
     of_data = [term for term in terms if term.reduction is not Reduction.NONE]
     if not of_data or any(term.rows != 1 or term.units is None for term in of_data):
         return False
-    alike = [other for other in others if other is not program and program.same_shape(other)]
+    apart = [other for other in others if other is not program]
     inputs = inputs_of(program)
     targets = {i for i in range(len(program.leaves)) if i not in inputs and i not in program.prepared}
     rows = [i for i in _data_among(targets, program) if program.leaves[i].shape[:1] in ((), (1,))]
-    own = [i for i in rows if any(other.leaves[i] is not program.leaves[i] for other in alike)]
+    of_others = {i: [leaf for other in apart for leaf in _counterparts(i, program, other)] for i in rows}
+    own = [i for i in rows if any(leaf is not program.leaves[i] for leaf in of_others[i])]
     if not own or not _data_among(inputs, program):
         return False
-    return True if any(_differs(program.leaves[i], [o.leaves[i] for o in alike]) for i in own) else None
+    return True if any(_differs(program.leaves[i], of_others[i]) for i in own) else None
 
 
 def is_without_samples_dimension(programs: Sequence[Program]) -> bool:
@@ -53,6 +54,16 @@ def is_without_samples_dimension(programs: Sequence[Program]) -> bool:
 def may_write_its_size(program: Program) -> bool:
     """Whether a call was given a number that may be how many samples its batch has: one."""
     return any(type(constant) is int and constant == 1 for constant in program.constants)
+
+
+def _counterparts(position: int, program: Program, other: Program) -> list[torch.Tensor]:
+    """What another micro-batch has in the place of a target, or may have if it holds another number of samples."""
+    if program.same_shape(other):
+        return [other.leaves[position]]
+    leaf, inputs = program.leaves[position], inputs_of(other)
+    targets = {i for i in range(len(other.leaves)) if i not in inputs and i not in other.prepared}
+    every = [other.leaves[i] for i in _data_among(targets, other)]
+    return [own for own in every if own.dtype == leaf.dtype and own.dim() and own.shape[1:] == leaf.shape[1:]]
 
 
 def _data_among(leaves: set[int], program: Program) -> list[int]:

@@ -24,7 +24,7 @@ from gradcheck_accum.ledger.roles import (
     others_have_the_like,
     over_steps,
 )
-from gradcheck_accum.ledger.stated_names import is_literal
+from gradcheck_accum.ledger.stated_names import PUT_IN, is_literal
 
 _MOST_OPEN = 6
 """The largest number of columns that are tried together: no real loss is scaled in more places."""
@@ -276,6 +276,32 @@ class ColumnSplit:
         """Whether a column is a weight that the data gives each micro-batch, in addition to a visible division by K."""
         divided = any(self._is_division_by_steps(c) and self.evidence.is_constant(c) for c in self.columns)
         return divided and column.source is Source.DATA
+
+    def of_unseen_number(self) -> str:
+        """The note on a number of unknown source that may undo the division by K, or be it in some windows only."""
+        name = self.evidence.points[0].term.name
+        by_steps = any(c.divides and self.evidence.matches(c, over_steps) for c in self.accumulation)
+        for column in self.objective if by_steps else ():
+            if column.source is Source.UNSEEN and column.whole and not column.divides and self._is_steps(column):
+                return (
+                    f"{name} is divided by K, and multiplied by a number that equals K and that the source does not "
+                    "show: whether that undoes the division is unknown, so state --loss-coefficient"
+                )
+        for column in self.columns:
+            put_in = any(PUT_IN in factor.origins for factor in column.factors)
+            if put_in and self._is_right_somewhere(column) and not self._is_predicted(column):
+                return (
+                    f"what the loop puts into .grad is a multiple of {name}'s gradients that changes from window to "
+                    "window, 1/K in some: whether it is due to the accumulation is unknown, so divide the losses by K"
+                )
+        return ""
+
+    def _is_steps(self, column: Column) -> bool:
+        points = self.evidence.points
+        return any(
+            point.is_full and point.steps > 1 and self.evidence.same(value, float(point.steps))
+            for value, point in zip(column.values, points, strict=True)
+        )
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which whole losses have different weights for no known reason.

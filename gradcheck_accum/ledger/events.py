@@ -155,10 +155,15 @@ class ZeroGrad(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScaleGrads(Event):
-    """The gradients in ``stores`` were multiplied in place by ``factor`` (``p.grad.div_(K)`` and its like)."""
+    """The gradients in ``stores`` were multiplied in place by ``factor`` (``p.grad.div_(K)`` and its like).
+
+    ``read_between`` means that the loop had read gradients between the micro-batches of the window, or had hooks on
+    them, so that the number may be computed from these.
+    """
 
     stores: frozenset[str]
     factor: Factor
+    read_between: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -167,11 +172,12 @@ class Rework(Event):
 
     What it does to a window's whole gradient it would do to the large batch's too; what it does between the
     micro-batches of a window, it would not. ``only_adds`` means that it added something to the gradients, which makes
-    up for no wrong scale.
+    up for no wrong scale. ``origins`` are those of the numbers that it used, as far as the source shows them.
     """
 
     stores: frozenset[str]
     only_adds: bool = False
+    origins: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -238,7 +244,7 @@ class Step(Event):
     where the engine sees neither. ``through_scaler`` means that an AMP gradient scaler made the step, ``skipped`` that
     the scaler found inf or nan and skipped it. ``again`` means that it had read a gradient of its window
     before, with other weights (LBFGS). ``by_hand`` means that the script's own code made the update, and may
-    have scaled the gradients in it.
+    have scaled the gradients in it; ``used`` are the origins of the numbers that it wrote the weights with.
     """
 
     optimizer: str
@@ -249,6 +255,7 @@ class Step(Event):
     skipped: bool = False
     again: bool = False
     by_hand: bool = False
+    used: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

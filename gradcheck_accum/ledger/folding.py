@@ -66,7 +66,8 @@ class _StoreState:
                 self.entries = [self._scaled(entry, event) for entry in self.entries]
             case Rework():
                 only_adds = event.only_adds and (self.rework is None or self.rework.only_adds)
-                self.rework = replace(event, only_adds=only_adds)
+                origins = event.origins | (self.rework.origins if self.rework is not None else frozenset())
+                self.rework = replace(event, only_adds=only_adds, origins=origins)
             case ZeroGrad():
                 self.rework = None
                 self.entries = [

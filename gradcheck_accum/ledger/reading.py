@@ -193,6 +193,9 @@ def _read(
     if split.is_coincidence:
         return reading.give_up()
     if in_a_run:
+        unseen = split.of_unseen_number()
+        if unseen:
+            return reading.give_up(unseen)
         reading.notes += split.what_may_be_steps()
         if split.is_in_the_dark():
             return reading.give_up(

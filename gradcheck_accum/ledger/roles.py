@@ -19,6 +19,7 @@ from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, 
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import (
     DATA,
+    PUT_IN,
     WHAT_REMAINS,
     is_computed,
     is_length,
@@ -306,7 +307,7 @@ class Evidence:
     def _source(self, factor: Factor, point: Point) -> Source:
         if factor.purpose is not Purpose.UNKNOWN:
             return Source.STEPS if factor.purpose is Purpose.ACCUMULATION else Source.OBJECTIVE
-        if not factor.origins:
+        if not factor.origins or PUT_IN in factor.origins:
             return Source.UNSEEN
         # The terms that are added up may be the losses of K micro-batches: then all are of one kind.
         terms = point.backward.terms

@@ -45,6 +45,9 @@ DATA = "data"
 WHAT_REMAINS = "what remains"
 """The origin of a number that is bounded by what remains of the data (``min(2, len(loader) - i)``): it counts that."""
 
+PUT_IN = "put into .grad"
+"""The origin of a number that returned gradients were multiplied by when the loop put them into ``.grad`` itself."""
+
 _LENGTH = "length of"
 """The beginning of the origin of a number that is the length of a list."""
 

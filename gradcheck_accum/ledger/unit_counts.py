@@ -158,7 +158,8 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
             if unlike:
                 # A mask keeps no more units than there are, and the sum of weights is rarely an integer.
                 whole = all(evidence.same(count, round(count)) for _, count in unlike)
-                found.is_unknown = whole and any(count > units for units, count in unlike)
+                exceeds = whole and any(count > units for units, count in unlike)
+                found.is_unknown = exceeds or _counts_others(unlike, evidence)
                 found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
             return found
         if _counts_otherwise(column, evidence):
@@ -364,6 +365,33 @@ def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, floa
         return []
     shares = [count / units for units, count in known]
     return [] if all(evidence.same(share, shares[0]) for share in shares) else known
+
+
+def _counts_others(unlike: Sequence[tuple[float, float]], evidence: Evidence) -> bool:
+    """Whether the divisors in ``unlike`` count what the window before held, or only a part of their own window.
+
+    A part is the first or the last few of its micro-batches, as many in every window.
+    """
+    counts = [count for _, count in unlike]
+    points = evidence.points
+    for held in (
+        [[points[i].term.units or 0.0 for i in own] for own in evidence.windows()],
+        [[points[i].term.rows or 0.0 for i in own] for own in evidence.windows()],
+    ):
+        if len(counts) > 1 and _are(counts[1:], [math.fsum(own) for own in held[:-1]], evidence):
+            return True
+        for left_out in range(1, max(map(len, held))):
+            beginnings = [math.fsum(own[:-left_out]) for own in held]
+            ends = [math.fsum(own[left_out:]) for own in held]
+            firsts = [math.fsum(own[:left_out]) for own in held]
+            lasts = [math.fsum(own[-left_out:]) for own in held]
+            if any(_are(counts, part, evidence) for part in (beginnings, ends, firsts, lasts)):
+                return True
+    return False
+
+
+def _are(counts: Sequence[float], totals: Sequence[float], evidence: Evidence) -> bool:
+    return all(evidence.same(count, total) for count, total in zip(counts, totals, strict=True))
 
 
 def _with_own_counts(column: Column, evidence: Evidence) -> list[tuple[float, float]]:

@@ -9,7 +9,18 @@ from typing import Any
 import torch
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.ledger.events import Cause, Clip, Event, Opaque, Reason, Rework, ScalerUpdate, Unscale, ZeroGrad
+from gradcheck_accum.ledger.events import (
+    Cause,
+    Clip,
+    Event,
+    Opaque,
+    Reason,
+    Rework,
+    ScaleGrads,
+    ScalerUpdate,
+    Unscale,
+    ZeroGrad,
+)
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.clips import BY_HAND, ClipCall, change_by
 from gradcheck_accum.verify.book.gradient_book import PARTLY_CLEARED, is_cleared
@@ -39,7 +50,7 @@ SCALED = Reason(
 READ_BETWEEN = Reason(
     "the weights are updated manually, perhaps also from gradients that the loop read between the micro-batches of the "
     "window: accumulate in .grad, and read it once, after the last backward",
-    Cause.BY_HAND,
+    Cause.USED_BY_HAND,
 )
 AT_SEVERAL_WEIGHTS = Reason(
     "gradients that were computed with different weights add up: the weights were moved manually by what was computed "
@@ -105,6 +116,9 @@ class Changes:
                 event = self._reworked(event)
             if clears and isinstance(event, ZeroGrad):
                 event = self._counted(event)
+            if isinstance(event, ScaleGrads):
+                scaled = {key for key, cell in self._book.cells().items() if cell in event.stores}
+                event = replace(event, read_between=not self._uses.late.are_whole(scaled))
             self._journal.add(self._operations.with_origins(event, changed))
         clamped = self._clamped(events, changed)
         if thoroughly or changed:
@@ -127,7 +141,12 @@ class Changes:
         self._clips.begin(late, as_they_were={key: each.as_it_was() for key, each in late.items()})
         self._clips.end(ClipCall(frozenset(late), BY_HAND, 0.0, 0.0))
         first = next(iter(late.values()))
-        return replace(event, where=first.where, only_adds=all(each.only_adds for each in late.values()))
+        return replace(
+            event,
+            where=first.where,
+            only_adds=all(each.only_adds for each in late.values()),
+            origins=frozenset[str]().union(*(each.origins for each in late.values())),
+        )
 
     def _clamped(self, events: Iterable[Event], changed: Collection[int]) -> set[int]:
         """Record the clips among these events, which the loop has made by hand; the parameters that they clipped.
@@ -151,9 +170,12 @@ class Changes:
             # A manual step, or the first of two that belong together (sharpness-aware minimization).
             stores = self._book.stores(id(p) for p in parameters)
             self._journal.add(Opaque(where=where, stores=stores, reason=CHANGED_WEIGHTS))
+        # It reads gradients, but not for the loop.
+        self._uses.looks_away()
 
     def after_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` has returned."""
+        self._uses.looks_again()
         whole, part = self._book.cleared({id(p) for p in parameters} & self._book.parameters.keys())
         where = user_location()
         if whole:

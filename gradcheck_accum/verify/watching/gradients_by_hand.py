@@ -12,6 +12,7 @@ import torch
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.ledger.events import Backward, Factor, Opaque, Operation, Reason, ZeroGrad
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.stated_names import PUT_IN
 from gradcheck_accum.verify.book.gradient_sums import kind_of
 from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.stack.frames import user_location
@@ -107,7 +108,7 @@ class GradientsByHand:
         if not math.isclose(factor, 1.0, rel_tol=1e-6):
             program = None if program is None else program.times(factor)
             operation = Operation.DIVIDE if abs(factor) < 1 else Operation.MULTIPLY
-            applied = Factor(factor, operation, where=where)
+            applied = Factor(factor, operation, where=where, origins=frozenset({PUT_IN}))
             terms = tuple(replace(term, factors=(*term.factors, applied)) for term in terms)
         stores = self._book.stores(returned.gradients)
         event = Backward(

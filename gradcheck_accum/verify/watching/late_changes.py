@@ -19,6 +19,7 @@ from gradcheck_accum.engine.tape import CLAMPS, SCALINGS
 from gradcheck_accum.engine.tolerance import multiple_of, unit_roundoff
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_book import GradientBook
+from gradcheck_accum.verify.provenance.statements import Statements
 from gradcheck_accum.verify.stack.frames import user_location
 
 _SCALING = SCALINGS | {"__imul__", "__itruediv__"}
@@ -29,13 +30,15 @@ _ADDING = frozenset({"add_", "sub_", "subtract_", "__iadd__", "__isub__", "_fore
 class Late:
     """A gradient ``before`` its first change that is not a factor, at ``where``, and the ``factor`` applied since.
 
-    ``only_adds`` means that all other changes since have added something to it.
+    ``only_adds`` means that all other changes since have added something to it; ``origins`` are those of the numbers
+    that the changes used.
     """
 
     before: torch.Tensor
     where: Location
     only_adds: bool = True
     factor: float = 1.0
+    origins: frozenset[str] = frozenset()
 
     def as_it_was(self) -> torch.Tensor:
         """The gradient before the change, multiplied by what it was multiplied by afterwards."""
@@ -56,6 +59,7 @@ class LateChanges:
         """The parameters whose gradients were read between two micro-batches of a window."""
         self._scaled: dict[int, Location] = {}
         self._made: dict[int, Late] = {}
+        self._statements = Statements()
 
     def backward_begins(self) -> None:
         """What was read and changed before it was not the gradient of a whole window."""
@@ -81,6 +85,7 @@ class LateChanges:
         self._read.clear()
         self._scaled.clear()
         self._made.clear()
+        self._statements.forget()
 
     def read(self, parameter: torch.Tensor) -> None:
         """The loop reads ``.grad``."""
@@ -135,10 +140,12 @@ class LateChanges:
         self._book.may_have_changed([key])
 
     def _begin(self, key: int, gradient: torch.Tensor, *, only_adds: bool) -> None:
+        origins = self._statements.origins_here()
         if key in self._made:
             self._made[key].only_adds &= only_adds
+            self._made[key].origins |= origins
             return
-        self._made[key] = Late(gradient, user_location(), only_adds)
+        self._made[key] = Late(gradient, user_location(), only_adds, origins=origins)
         self._book.may_have_changed([key])
 
     def of(self, keys: Collection[int]) -> Mapping[int, Late]:

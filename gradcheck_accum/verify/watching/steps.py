@@ -215,6 +215,7 @@ class Steps:
             accumulation_steps=self.accumulation_steps,
             counted_by=self._counters.at_step(BY_HAND, callers) if is_now else None,
             by_hand=True,
+            used=self._uses.used,
         )
         self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
         records = self._awaited.take_all(self._book.sharing(optimizer))

@@ -19,6 +19,7 @@ from gradcheck_accum.engine.memory import may_write, memory_of
 from gradcheck_accum.engine.program import tensors_in
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_book import GradientBook
+from gradcheck_accum.verify.provenance.statements import Statements
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.awaited import Awaited
 from gradcheck_accum.verify.watching.late_changes import LateChanges
@@ -41,6 +42,9 @@ class UsesByHand:
         """The weights that something computed from their gradients was written into, while these waited."""
         self.at: Location | None = None
         """Where it was written first."""
+        self.used: frozenset[str] = frozenset()
+        """The origins of the numbers that it was written with."""
+        self._statements = Statements()
         self._computed: dict[int, weakref.ref[torch.Tensor]] = {}
         """By identity: the tensors that were computed from gradients."""
         self._memories: dict[int, list[int]] | None = None
@@ -78,7 +82,8 @@ class UsesByHand:
     def forget(self) -> None:
         """The gradients have been used, or cleared."""
         self.is_following = False
-        self.written, self.at = set(), None
+        self.written, self.at, self.used = set(), None, frozenset()
+        self._statements.forget()
         self._computed.clear()
         self._memories = None
 
@@ -105,6 +110,8 @@ class UsesByHand:
         if not keys:
             return
         uses = self.is_following and self._are_computed(tensors_in((args[1:], kwargs)))
+        if uses:
+            self.used |= self._statements.origins_here()
         if self.on_write is not None:
             self.on_write(keys, uses)
         if self.is_off:
