@@ -38,7 +38,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
-def watched(loop: Loop, given: list[Batch]) -> tuple[VerifyResult, list[float], nn.Module]:
+def watched(loop: Loop, given: list[Batch], reference: str = "both") -> tuple[VerifyResult, list[float], nn.Module]:
     """The result, each step's |g| / |g_true| by arithmetic of its own over the last K batches, and the model."""
     model, ratios = network(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -52,7 +52,7 @@ def watched(loop: Loop, given: list[Batch]) -> tuple[VerifyResult, list[float], 
         got = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
         ratios.append(float(got.norm() / true.norm()))
 
-    with observe() as observation:
+    with observe(reference=reference) as observation:
         optimizer.register_step_pre_hook(compare)
         loop(model, optimizer, given)
     return observation.result(), ratios, model
@@ -389,3 +389,39 @@ def test_what_was_handed_out_and_thrown_away_is_a_dropped_remainder() -> None:
     assert result.verdict is Verdict.DEVIATES, result.reason
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([1.0, 1.0])
     assert [d.mistake.code for d in result.diagnosis] == ["GA301"]
+
+
+def of_two_terms(divisor: float, *, of_parts: bool) -> Loop:
+    """A gradient for each of two terms at one line: of heads over the same rows, or ``of_parts``, of half the rows."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        parameters = list(model.parameters())
+        for i, (x, y) in enumerate(given):
+            whole = None if of_parts else model(x)
+            for task in range(2):
+                rows = slice(3 * task, 3 * task + 3)
+                if whole is None:
+                    loss = COEFFICIENT * cross_entropy(model(x[rows]), y[rows])
+                else:
+                    loss = COEFFICIENT / 2 * cross_entropy(whole, y)
+                for p, g in zip(
+                    parameters, torch.autograd.grad(loss / divisor, parameters, retain_graph=True), strict=True
+                ):
+                    p.grad = g if p.grad is None else p.grad + g
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return loop
+
+
+@pytest.mark.parametrize("reference", ["both", "ledger"])
+def test_gradients_of_several_terms_of_one_micro_batch(reference: str) -> None:
+    result, ratios, _ = watched(of_two_terms(K, of_parts=False), batches(), reference)
+    assert ratios == pytest.approx([1.0, 1.0])
+    assert result.verdict is Verdict.EQUIVALENT, result.reason
+    assert [w.micro_batches for w in result.windows] == [K, K]
+    for divisor, of_parts, ratio in [(1, False, K), (K, True, 2)]:
+        result, ratios, _ = watched(of_two_terms(divisor, of_parts=of_parts), batches(rows=(6,)), reference)
+        assert ratios == pytest.approx([ratio, ratio], rel=0.01)
+        assert result.verdict is Verdict.DEVIATES

@@ -94,6 +94,13 @@ class GivenData:
         self._calls.clear()
         return given
 
+    def latest(self, program: Program | None) -> Given:
+        """The data of gradients that were returned, from its program where there is one, else of the latest call.
+
+        A backward over the same calls may follow.
+        """
+        return Given(frozenset(list(self._calls)[-1:]) if program is None else program, self._draw)
+
     def _number(self, tensor: torch.Tensor) -> int:
         known: int | None = self._numbers.get(tensor)  # type: ignore[no-untyped-call]
         if known is None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.book.given_data import Given
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts, inner_products
 from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 
@@ -37,7 +38,8 @@ _INDEPENDENT = 1e-6
 class ReturnedGradients:
     """The gradients of one call, by parameter identity, and what they are the gradients of.
 
-    ``gradients`` are what is held of them, copies or sketches, and ``squares`` are ‖·‖² of each.
+    ``gradients`` are what is held of them, copies or sketches, and ``squares`` are ‖·‖² of each. ``given`` is the data
+    that the model was called on for them.
     """
 
     where: Location
@@ -46,6 +48,7 @@ class ReturnedGradients:
     epoch: int | None
     gradients: dict[int, torch.Tensor]
     squares: dict[int, torch.Tensor]
+    given: Given
 
 
 @dataclass(slots=True)

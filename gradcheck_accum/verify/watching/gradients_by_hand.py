@@ -71,7 +71,15 @@ class GradientsByHand:
             kept = {key: own / backward_losses.reading.scale for key, own in kept.items()}
         micro_batch = self._batches.backward(where, backward_losses.program)
         self._kept.add(
-            ReturnedGradients(where, backward_losses, micro_batch, self._batches.current_pass, kept, squares)
+            ReturnedGradients(
+                where,
+                backward_losses,
+                micro_batch,
+                self._batches.current_pass,
+                kept,
+                squares,
+                self._run.given.latest(backward_losses.program),
+            )
         )
         if not keeps_graph:
             self._losses.next_segment()
@@ -124,7 +132,7 @@ class GradientsByHand:
         with self._attention.own_work():
             squares = {key: square * factor**2 for key, square in returned.squares.items()}
             part = self._book.put_in(kind_of(returned.where, terms, returned.epoch), returned.gradients, factor)
-        self._awaited.add(Record(event, part, squares, program), 1.0)
+        self._awaited.add(Record(event, part, squares, program, given=returned.given), 1.0)
         self._run.uses.backward_ends()
         if returned.backward_losses.unknown:
             self._journal.add(
