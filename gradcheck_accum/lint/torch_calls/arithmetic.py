@@ -29,8 +29,8 @@ _ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
 }
 
 _SOME_SIZE = 11.731058578630005
-"""Stands for a size that the source leaves open, and which is a coefficient of the objective: no weight is relative to
-it."""
+"""Stands for a size or a setting that the source leaves open, and which is a coefficient of the objective: no weight is
+relative to it."""
 _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
@@ -156,7 +156,7 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
             parts = (*left.parts, *right.parts)
             if len(parts) > _MOST_PARTS:
                 return replace(left, parts=left.parts[:1]).scaled(Factor(None))
-            return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
+            return Tensor(_weighed(parts), left.models | right.models, left.grad_scaled or right.grad_scaled)
         if left.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
         return _product(run, op, left, right)
@@ -178,6 +178,35 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
         # What a model gave, not reduced yet by anything that the source shows.
         return tensor
     return tensor.scaled(Factor(None))
+
+
+def _weighed(parts: tuple[v.Part, ...]) -> tuple[v.Part, ...]:
+    """The terms of a sum, where the settings that multiply some of them and not others weigh them against each other.
+
+    None of these is there for the accumulation, which would be a factor of all.
+    """
+    each = [{factor.origins for factor in part.factors if _is_open_coefficient(factor)} for part in parts]
+    common = set.intersection(*each)
+    if all(own == common for own in each):
+        return parts
+    weight = Factor(_SOME_SIZE, Operation.MULTIPLY, Purpose.OBJECTIVE)
+    return tuple(
+        replace(
+            part,
+            factors=tuple(
+                replace(weight, where=factor.where)
+                if _is_open_coefficient(factor) and factor.origins not in common
+                else factor
+                for factor in part.factors
+            ),
+        )
+        for part in parts
+    )
+
+
+def _is_open_coefficient(factor: Factor) -> bool:
+    """Whether a factor is a setting with a name that counts nothing, and the source does not show its number."""
+    return factor.value is None and factor.purpose is Purpose.OBJECTIVE and bool(factor.origins)
 
 
 def _product(run: State, op: Operator, tensor: Tensor, other: Tensor | v.Data) -> Tensor:
@@ -251,8 +280,9 @@ def _names_a_coefficient(name: str) -> bool:
 
 def factor_of(value: Any, operation: Operation) -> Factor:
     """What multiplying or dividing by ``value`` does to a loss."""
-    if v.is_setting(value) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
-        return Factor(None, operation, Purpose.OBJECTIVE)
+    is_setting = v.is_setting(value) or v.is_option(value)
+    if is_setting and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
+        return Factor(None, operation, Purpose.OBJECTIVE, origins=frozenset({value.name}))
     if isinstance(value, v.Extent) and operation is Operation.MULTIPLY:
         # A mean over classes, or places, is made a sum: the objective's, and no division by K, as no size is below 1.
         return Factor(_SOME_SIZE, operation, Purpose.OBJECTIVE)
