@@ -123,16 +123,22 @@ class Scenario:
         return {e.where.line for e in self.ledger.trace.events if isinstance(e, LossShown) and len(e.losses) > 1}
 
     @cached_property
-    def unknown_lines(self) -> set[int]:
-        """The lines of the backwards of which no term has a weight that is known.
+    def known_lines(self) -> dict[int, bool]:
+        """The lines of the backwards, and whether the weight of any of the terms there is known."""
+        known: dict[int, bool] = {}
+        for event in self.ledger.trace.events:
+            if isinstance(event, Backward):
+                shows = any(product_of(term.factors) is not None for term in event.terms)
+                known[event.where.line] = shows or known.get(event.where.line, False)
+        return known
 
-        None where a setting about accumulation was asked: what is not known may be the division that it decides on.
+    def knows_scale_at(self, line: int) -> bool:
+        """Whether the scale of the losses of a backward at this line is known, or of any where it has none.
+
+        Where a setting about accumulation was asked, what is not known may be the division that it decides on.
         """
-        if any(map(ACCUMULATION.fits, self.decisions)):
-            return set()
-        backwards = [event for event in self.ledger.trace.events if isinstance(event, Backward)]
-        known = {e.where.line for e in backwards if any(product_of(term.factors) is not None for term in e.terms)}
-        return {event.where.line for event in backwards} - known
+        known = self.known_lines.get(line, not self.known_lines or any(self.known_lines.values()))
+        return known or any(map(ACCUMULATION.fits, self.decisions))
 
     @cached_property
     def has_windows(self) -> bool:
@@ -148,7 +154,7 @@ class Scenario:
         of_means = frozenset() if line in self.mean_lines else _OF_MEANS
         of_remainders = _OF_REMAINDERS if self.clears_every_time else frozenset[str]()
         of_scalers = frozenset() if self.scales else _OF_SCALERS
-        of_scales = _OF_SCALES if line in self.unknown_lines else frozenset[str]()
+        of_scales = frozenset[str]() if self.knows_scale_at(line) else _OF_SCALES
         return of_ranks | of_windows | of_means | of_remainders | of_scalers | of_scales
 
     @property
@@ -478,6 +484,11 @@ class _Vote:
         self._silent: set[str] | None = None
         """The codes that none of them could judge; None before the first."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether none of them could judge the scale of the losses there."""
+        return self._silent is not None and self._silent >= _OF_SCALES
+
     def hear(self, found: set[str], silent: frozenset[str]) -> None:
         """Count one scenario's vote, which can say nothing of the codes that it is ``silent`` about."""
         if self._silent is None:
@@ -535,7 +546,8 @@ class _Agreement:
 
     def is_settled(self, lines: set[int]) -> bool:
         """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
-        return not self._has_any and not self._is_short and lines <= self._votes.keys()
+        is_heard = lines <= self._votes.keys() and not any(vote.is_open for vote in self._votes.values())
+        return not self._has_any and not self._is_short and is_heard
 
     @property
     def _has_any(self) -> bool:
