@@ -484,11 +484,6 @@ class _Vote:
         self._silent: set[str] | None = None
         """The codes that none of them could judge; None before the first."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether none of them could judge the scale of the losses there."""
-        return self._silent is not None and self._silent >= _OF_SCALES
-
     def hear(self, found: set[str], silent: frozenset[str]) -> None:
         """Count one scenario's vote, which can say nothing of the codes that it is ``silent`` about."""
         if self._silent is None:
@@ -546,8 +541,7 @@ class _Agreement:
 
     def is_settled(self, lines: set[int]) -> bool:
         """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
-        is_heard = lines <= self._votes.keys() and not any(vote.is_open for vote in self._votes.values())
-        return not self._has_any and not self._is_short and is_heard
+        return not self._has_any and not self._is_short and lines <= self._votes.keys()
 
     @property
     def _has_any(self) -> bool:
