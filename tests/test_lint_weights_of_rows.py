@@ -103,7 +103,7 @@ def train(model, optimizer, loader, K, args):
         ("share(x) * near + share(y) * far", False),
     ],
 )
-def test_settings_of_some_terms_weigh_them_against_each_other(loss: str, flagged: bool) -> None:
+def test_settings_of_some_terms_are_their_relative_weights(loss: str, flagged: bool) -> None:
     assert ("GA101" in codes_in(filled(WEIGHED, loss=loss, backward="loss.backward()"))) is flagged
     assert "GA101" not in codes_in(filled(WEIGHED, loss=loss, backward="(loss / K).backward()"))
 

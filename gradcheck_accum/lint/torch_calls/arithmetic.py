@@ -181,7 +181,7 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
 
 
 def _weighed(parts: tuple[v.Part, ...]) -> tuple[v.Part, ...]:
-    """The terms of a sum, where the settings that multiply some of them and not others weigh them against each other.
+    """The terms of a sum, where the settings that multiply some of them and not others are their relative weights.
 
     None of these is there for the accumulation, which would be a factor of all.
     """
