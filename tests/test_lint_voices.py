@@ -28,6 +28,36 @@ def test_a_setting_that_clears_all_gradients_says_nothing_of_the_remainder_witho
     assert sorted(codes_in(ATTACKED.format(flush=" or i + 1 == len(loader)"))) == ["GA103", "GA201"]
 
 
+WEIGHED_ELSEWHERE = """\
+def train(settings, model, loader, optimizer, criterion, K):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y){scaling}
+        if settings.{setting}:
+            loss = loss{elsewhere}
+        loss.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "scaling", "elsewhere", "expected"),
+    [
+        ("mixes", "", " * share_of(x)", ["GA101", "GA301"]),
+        ("mixes", " / K", " * share_of(x)", ["GA301"]),
+        # What is not known may be the division by K, which this setting is about.
+        ("accumulates", "", " * share_of(x)", ["GA301"]),
+        ("mixes", "", " / K", ["GA301"]),
+    ],
+)
+def test_an_unknown_factor_says_nothing_of_the_scale_without_it(
+    setting: str, scaling: str, elsewhere: str, expected: list[str]
+) -> None:
+    found = codes_in(WEIGHED_ELSEWHERE.format(setting=setting, scaling=scaling, elsewhere=elsewhere))
+    assert sorted(found) == expected
+
+
 REPORTED = """\
 import torch
 

@@ -72,6 +72,42 @@ def test_a_size_divides_nothing(factor: str, flagged: bool) -> None:
     assert "GA101" not in codes_in(filled(FACTOR, factor=factor, backward="(loss / K).backward()"))
 
 
+WEIGHED = """\
+import argparse
+import torch.nn.functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--alpha", type=float)
+options = parser.parse_args()
+
+def train(model, optimizer, loader, K, args):
+    for i, (x, y) in enumerate(loader):
+        near, far = F.mse_loss(model(x), y), F.l1_loss(model(x), y)
+        loss = {loss}
+        {backward}
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "flagged"),
+    [
+        ("args.near * near + args.far * far", True),
+        ("options.alpha * near + args.beta * far", True),
+        ("args.outer * (args.near * near + far)", False),
+        # One setting of all terms may be 1/K, and so may one that is called a scale.
+        ("args.alpha * near + args.alpha * far", False),
+        ("args.near_scale * near + args.far_scale * far", False),
+        ("share(x) * near + share(y) * far", False),
+    ],
+)
+def test_settings_of_some_terms_are_their_relative_weights(loss: str, flagged: bool) -> None:
+    assert ("GA101" in codes_in(filled(WEIGHED, loss=loss, backward="loss.backward()"))) is flagged
+    assert "GA101" not in codes_in(filled(WEIGHED, loss=loss, backward="(loss / K).backward()"))
+
+
 def test_a_word_that_is_given_to_a_model_divides_nothing() -> None:
     loop = filled(FACTOR, factor="1.0", backward="loss.backward()")
     word = loop.replace("compute_loss=True", "task=batch['name'].split('_')[0]")

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
-from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step
+from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step, product_of
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.weights import Readings, read_weights
@@ -27,6 +27,7 @@ from gradcheck_accum.lint.frameworks.lightning import fit, is_training_step
 from gradcheck_accum.lint.interpreter.machine import Interpreter
 from gradcheck_accum.lint.program.facts import Facts
 from gradcheck_accum.lint.program.imported_modules import ImportedModules
+from gradcheck_accum.lint.program.names import ACCUMULATION
 from gradcheck_accum.lint.program.reach import Reach
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Doubted, Exhausted, OutOfBudget, Raised, Restart
@@ -42,6 +43,8 @@ _OF_WINDOWS = frozenset({"GA302"})
 """What nothing can be said of where fewer than two windows are whole: a first one is like no other."""
 _OF_MEANS = frozenset({"GA802"})
 """What nothing can be said of at a line where no mean of several losses was read that is shown."""
+_OF_SCALES = frozenset({"GA101", "GA102", "GA103", "GA104"})
+"""What nothing can be said of at a line whose losses are multiplied by what is not known."""
 _A_TEST = "test_"
 """How functions are called that pytest and unittest call once, each with what was set up for it alone."""
 _SCALER_BYPASSED = "GA503"
@@ -120,6 +123,24 @@ class Scenario:
         return {e.where.line for e in self.ledger.trace.events if isinstance(e, LossShown) and len(e.losses) > 1}
 
     @cached_property
+    def known_lines(self) -> dict[int, bool]:
+        """The lines of the backwards, and whether the weight of any of the terms there is known."""
+        known: dict[int, bool] = {}
+        for event in self.ledger.trace.events:
+            if isinstance(event, Backward):
+                shows = any(product_of(term.factors) is not None for term in event.terms)
+                known[event.where.line] = shows or known.get(event.where.line, False)
+        return known
+
+    def knows_scale_at(self, line: int) -> bool:
+        """Whether the scale of the losses of a backward at this line is known, or of any where it has none.
+
+        Where a setting about accumulation was asked, what is not known may be the division that it decides on.
+        """
+        known = self.known_lines.get(line, not self.known_lines or any(self.known_lines.values()))
+        return known or any(map(ACCUMULATION.fits, self.decisions))
+
+    @cached_property
     def has_windows(self) -> bool:
         """Whether it has trained long enough to show how long a window is."""
         every = [self.ledger.account(*names) for names in self.ledger.accounts()]
@@ -132,7 +153,9 @@ class Scenario:
         of_windows = frozenset() if self.has_windows else _OF_WINDOWS
         of_means = frozenset() if line in self.mean_lines else _OF_MEANS
         of_remainders = _OF_REMAINDERS if self.clears_every_time else frozenset[str]()
-        return of_ranks | of_windows | of_means | of_remainders | (frozenset() if self.scales else _OF_SCALERS)
+        of_scalers = frozenset() if self.scales else _OF_SCALERS
+        of_scales = frozenset[str]() if self.knows_scale_at(line) else _OF_SCALES
+        return of_ranks | of_windows | of_means | of_remainders | of_scalers | of_scales
 
     @property
     def accumulates(self) -> bool:

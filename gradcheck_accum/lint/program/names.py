@@ -90,6 +90,7 @@ COUNTS_OR_SCALES = Guess(
     Effect.LEAVES_OPEN,
     r"scal|accum|num|count|size|world|tokens|len|norm|ratio|factor|rows|batch|inv|step|total|^n_|_n$|^\w$",
 )
+ACCUMULATION = Guess("a setting about accumulation", Effect.LEAVES_OPEN, r"accum|micro_?(batch|step)|grad\w*_every")
 ENDLESS = Guess("what gives batches without an end", Effect.LEAVES_OPEN, r"infinite|forever|endless")
 LOSS = Guess("what computes a loss, which its definition may multiply", Effect.LEAVES_OPEN, r"loss|criterion")
 CRITERION = Guess(

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction
-from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, names_size
+from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, names_size, names_steps
 from gradcheck_accum.lint.program.names import COUNTS_OR_SCALES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind, bind_steps
@@ -29,8 +29,8 @@ _ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
 }
 
 _SOME_SIZE = 11.731058578630005
-"""Stands for a size that the source leaves open, and which is a coefficient of the objective: no weight is relative to
-it."""
+"""Stands for a size or a setting that the source leaves open, and which is a coefficient of the objective: no weight is
+relative to it."""
 _MOST_PARTS = 512
 """Losses in one sum beyond which none of them is followed."""
 
@@ -156,7 +156,7 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
             parts = (*left.parts, *right.parts)
             if len(parts) > _MOST_PARTS:
                 return replace(left, parts=left.parts[:1]).scaled(Factor(None))
-            return Tensor(parts, left.models | right.models, left.grad_scaled or right.grad_scaled)
+            return Tensor(_weighed(parts), left.models | right.models, left.grad_scaled or right.grad_scaled)
         if left.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
         return _product(run, op, left, right)
@@ -178,6 +178,35 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
         # What a model gave, not reduced yet by anything that the source shows.
         return tensor
     return tensor.scaled(Factor(None))
+
+
+def _weighed(parts: tuple[v.Part, ...]) -> tuple[v.Part, ...]:
+    """The terms of a sum, where the settings that multiply some of them and not others are their relative weights.
+
+    None of these is there for the accumulation, which would be a factor of all.
+    """
+    each = [{factor.origins for factor in part.factors if _is_open_coefficient(factor)} for part in parts]
+    common = set.intersection(*each)
+    if all(own == common for own in each):
+        return parts
+    weight = Factor(_SOME_SIZE, Operation.MULTIPLY, Purpose.OBJECTIVE)
+    return tuple(
+        replace(
+            part,
+            factors=tuple(
+                replace(weight, where=factor.where)
+                if _is_open_coefficient(factor) and factor.origins not in common
+                else factor
+                for factor in part.factors
+            ),
+        )
+        for part in parts
+    )
+
+
+def _is_open_coefficient(factor: Factor) -> bool:
+    """Whether a factor is a setting with a name that counts nothing, and the source does not show its number."""
+    return factor.value is None and factor.purpose is Purpose.OBJECTIVE and bool(factor.origins)
 
 
 def _product(run: State, op: Operator, tensor: Tensor, other: Tensor | v.Data) -> Tensor:
@@ -222,7 +251,7 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
         # How many times a micro-batch goes into the batch that it was cut out of is not known.
         return tensor.scaled(Factor(None, operation))
-    if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
+    if operation is Operation.DIVIDE and isinstance(other, Symbol) and _is_k(run, other):
         bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
@@ -234,6 +263,14 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
+
+
+def _is_k(run: State, divisor: Symbol) -> bool:
+    """Whether what divides a loss is K: by its name, or because loops with a step inside count to it."""
+    names = {divisor.name.rpartition(".")[2], *divisor.other_names}
+    return divisor.name in run.knowledge.bounds or (
+        (v.is_setting(divisor) or v.is_option(divisor)) and names_steps(names)
+    )
 
 
 def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Tensor:
@@ -251,8 +288,9 @@ def _names_a_coefficient(name: str) -> bool:
 
 def factor_of(value: Any, operation: Operation) -> Factor:
     """What multiplying or dividing by ``value`` does to a loss."""
-    if v.is_setting(value) and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
-        return Factor(None, operation, Purpose.OBJECTIVE)
+    is_setting = v.is_setting(value) or v.is_option(value)
+    if is_setting and operation is Operation.MULTIPLY and _names_a_coefficient(value.name):
+        return Factor(None, operation, Purpose.OBJECTIVE, origins=frozenset({value.name}))
     if isinstance(value, v.Extent) and operation is Operation.MULTIPLY:
         # A mean over classes, or places, is made a sum: the objective's, and no division by K, as no size is below 1.
         return Factor(_SOME_SIZE, operation, Purpose.OBJECTIVE)

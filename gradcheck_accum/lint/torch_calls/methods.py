@@ -87,6 +87,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             if name in SAME_MODEL:
                 return base
             return perhaps_summed(run, base.name, computation(run, node, args, kwargs, frozenset({base.name})))
+        case v.Criterion() if name in SAME_MODEL:
+            return base
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
             return base if name in SAME_MODEL else Symbol()
         case v.Figure() if name in READS | KEEPS_NUMBERS | {"round", "mean", "squeeze"}:

@@ -232,6 +232,12 @@ def is_setting(value: Any) -> bool:
     return isinstance(value, Symbol) and value.name.replace(".", "_").isidentifier()
 
 
+def is_option(value: Any) -> bool:
+    """Whether a value is an unknown option of a command line, as `lint.interpreter.argument_parsers` calls it."""
+    holder, _, name = value.name.rpartition(".") if isinstance(value, Symbol) else ("", "", "")
+    return name.isidentifier() and holder.endswith((".parse_args()", ".parse_known_args()"))
+
+
 def key_of(value: Any, text: str) -> str | Num | Symbol:
     """What a dictionary keeps something by: unknown keys are equal if their source, ``text``, is.
 
