@@ -112,9 +112,9 @@ class Sketcher:
             # faster than to multiply by numbers of another dtype.
             own = pieces(start, stop)
             signed = signs[first : first + stop - start].to(own.dtype).mul_(own)
-            rest = (stop - start) % width
+            count, rest = divmod(stop - start, width)
             rows = signed[: len(signed) - rest] if rest else signed
-            columns = rows.view(-1, width).sum(0, dtype=torch.float64)
+            columns = rows.view(count, width).sum(0, dtype=torch.float64)
             if rest:
                 columns[:rest].add_(signed[-rest:])
             until = min(len(total) - turn, width)
