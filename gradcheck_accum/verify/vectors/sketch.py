@@ -33,7 +33,7 @@ BUCKETS = 1024
 _WIDTHS = tuple(n for n in range(BUCKETS // 2, BUCKETS) if all(n % d for d in range(2, 32)))
 """The primes between half the buckets and all of them: 75."""
 
-_STRETCH = 1 << 17
+_STRETCH = 1 << 16
 _DEVICE_STRETCH = 1 << 20
 """Elements that are read at a time: of a processor they stay in its cache, a GPU is given more at once.
 
@@ -41,7 +41,7 @@ They are few calls for each element, and fewer than the product of any two of th
 """
 
 _POOL = 1 << 22
-"""Signs that are drawn. Two stretches have signs in common with a probability of 1/16, which add to the variance only
+"""Signs that are drawn. Two stretches have signs in common with a probability of 1/32, which add to the variance only
 where their elements fall into the same buckets too."""
 
 
