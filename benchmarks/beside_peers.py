@@ -2,9 +2,10 @@
 
     python benchmarks/beside_peers.py [--repeats 3] [--peers PATH/TO/python]
 
-Needs pytest-torch, torch-audit, torch-preflight and TorchFix, best in an environment of their own, whose Python is
-``--peers`` (they ask for another version of libcst): what is not there is left out. Each loop is a script; a tool that
-has to be called in it is, after the line that makes the optimizer, and pytest-torch gets it as a step function. A tool
+Needs pytest-torch, torch-audit, torch-preflight, TorchFix and TrainCheck, best in an environment of their own, whose
+Python is ``--peers`` (they ask for another version of libcst): what is not there is left out. Each loop is a script; a
+tool that has to be called in it is, after the line that makes the optimizer, and pytest-torch gets it as a step
+function. TrainCheck gets one pass over the data, and first learns from the right loop with other random numbers. A tool
 has seen a mistake if it says of the wrong loop what it does not say of the right one. Time is that of the processor, of
 the whole process and all that it starts; memory is the highest resident one of any process; both medians, relative to
 the plain script's.
@@ -123,6 +124,41 @@ auditor = autopatch(model, optimizer=optimizer, every_n_steps=1, reporters=[], f
 """
 
 
+LEARNING = """\
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+
+def call(module, *given):
+    program = f"from traincheck.{module} import main; main()"
+    done = subprocess.run([sys.executable, "-c", program, *given], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+
+
+def traced(name, *given):
+    shutil.rmtree(f"{name}_traced", ignore_errors=True)
+    call("collect_trace", "-p", f"{name}.py", "--models-to-track", "model", "--output-dir", f"{name}_traced", *given)
+    return f"{name}_traced"
+
+
+known, name = "invariants.json", Path(sys.argv[1]).stem
+if not Path(known).exists():
+    right = Path("right.py").read_text()
+    Path("learned.py").write_text(right.replace("manual_seed(0)", "manual_seed(1)"))
+    call("infer_engine", "-f", traced("learned"), "-o", known)
+run = traced(name, "-i", known)
+shutil.rmtree(f"{name}_checked", ignore_errors=True)
+call("checker", "-f", run, "-i", known, "-o", f"{name}_checked", "--no-html-report")
+for path in Path(f"{name}_checked").rglob("violations_summary.json"):
+    for own in json.loads(path.read_text())["violations"]:
+        print(own["display_name"])
+"""
+
+
 @dataclass(frozen=True)
 class Ran:
     """What one process said and took: seconds of the processor, and bytes."""
@@ -143,10 +179,10 @@ class Tool:
     found: Callable[[str], set[str]]
 
 
-def script(body: str, after: str, *, watch: str = "", end: str = "") -> str:
+def script(body: str, after: str, *, watch: str = "", end: str = "", epochs: int = EPOCHS) -> str:
     """A loop as a script of its own."""
     indented = "".join(f"        {line}\n" for line in body.splitlines())
-    numbers = {"k": K, "rows": ROWS, "batches": BATCHES, "epochs": EPOCHS}
+    numbers = {"k": K, "rows": ROWS, "batches": BATCHES, "epochs": epochs}
     return LOOP.format(body=indented + after, watch=watch, end=end, **numbers)
 
 
@@ -165,6 +201,11 @@ def audited(body: str, after: str) -> str:
     """A loop that torch-audit watches."""
     end = "print('\\n'.join({own.rule_id for own in auditor.finish(report=False).findings}))\n"
     return script(body, after, watch=AUDITED, end=end)
+
+
+def one_pass(body: str, after: str) -> str:
+    """A loop that passes over its data once: what TrainCheck records of a micro-batch takes half a second."""
+    return script(body, after, epochs=1)
 
 
 def _lines(said: str) -> set[str]:
@@ -209,6 +250,7 @@ TOOLS = (
         (sys.executable, "-c", "from torchfix.__main__ import main; main()", "--select", "ALL", "--jobs", "1"),
         lambda said: set(re.findall(r"TOR\d+", said)),
     ),
+    Tool("TrainCheck", "traincheck", one_pass, (sys.executable, "-c", LEARNING), _lines),
 )
 
 
@@ -243,11 +285,15 @@ def row(tool: Tool, repeats: int, folder: Path) -> list[str]:
     every = [run(tool.command, path) for _ in range(repeats)]
     cells = [tool.name, f"{statistics.median(own.seconds for own in every):.2f} s"]
     cells.append(f"{statistics.median(own.memory for own in every) / 2**20:.0f} MiB")
-    cells.append(", ".join(sorted(said["right"])) or "nothing")
-    for name in list(LOOPS)[1:]:
-        more = said[name] - said["right"]
-        cells.append(" ".join(sorted(word for word in more if len(word) < 20)) or ("seen" if more else "-"))
+    cells.append(_in_short(said["right"]) or "nothing")
+    cells += [_in_short(said[name] - said["right"]) or "-" for name in list(LOOPS)[1:]]
     return cells
+
+
+def _in_short(found: set[str]) -> str:
+    """What a tool says: its codes, or the number of its sentences."""
+    codes = sorted(word for word in found if len(word) < 20)
+    return " ".join(codes) or (f"seen ({len(found)})" if found else "")
 
 
 def main() -> None:

@@ -87,6 +87,14 @@ def test_sketches_are_the_same_in_every_process_and_for_every_layout() -> None:
     assert torch.equal(first.of(12, sparse), first.of(12, sparse.to_dense()))
 
 
+@pytest.mark.parametrize("elements", [131_073, 131_072 + 1_500, 2 * 131_072 + 3])
+def test_the_last_element_is_in_the_sketch_however_few_elements_are_read_last(elements: int) -> None:
+    gradient = torch.zeros(elements)
+    gradient[-1] = 3.0
+    sketcher = Sketcher()
+    assert [float(sketcher.of(parameter, gradient).norm()) for parameter in range(12)] == [3.0] * 12
+
+
 def test_a_complex_gradient_is_sketched_as_its_parts() -> None:
     torch.manual_seed(0)
     gradient = torch.randn(2000, dtype=torch.complex64)

@@ -33,7 +33,7 @@ BUCKETS = 1024
 _WIDTHS = tuple(n for n in range(BUCKETS // 2, BUCKETS) if all(n % d for d in range(2, 32)))
 """The primes between half the buckets and all of them: 75."""
 
-_STRETCH = 1 << 17
+_STRETCH = 1 << 16
 _DEVICE_STRETCH = 1 << 20
 """Elements that are read at a time: of a processor they stay in its cache, a GPU is given more at once.
 
@@ -41,7 +41,7 @@ They are few calls for each element, and fewer than the product of any two of th
 """
 
 _POOL = 1 << 22
-"""Signs that are drawn. Two stretches have signs in common with a probability of 1/16, which add to the variance only
+"""Signs that are drawn. Two stretches have signs in common with a probability of 1/32, which add to the variance only
 where their elements fall into the same buckets too."""
 
 
@@ -112,9 +112,9 @@ class Sketcher:
             # faster than to multiply by numbers of another dtype.
             own = pieces(start, stop)
             signed = signs[first : first + stop - start].to(own.dtype).mul_(own)
-            rest = (stop - start) % width
+            count, rest = divmod(stop - start, width)
             rows = signed[: len(signed) - rest] if rest else signed
-            columns = rows.view(-1, width).sum(0, dtype=torch.float64)
+            columns = rows.view(count, width).sum(0, dtype=torch.float64)
             if rest:
                 columns[:rest].add_(signed[-rest:])
             until = min(len(total) - turn, width)
