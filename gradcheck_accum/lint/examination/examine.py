@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.examination.collecting import set_aside, without_collecting
 from gradcheck_accum.lint.examination.document import LintError, decode
 from gradcheck_accum.lint.examination.outcome import Outcome
 from gradcheck_accum.results.findings import Finding, UnusedSuppression
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 _MODULE = ".py"
+
+_WORTH_AN_EXCERPT = 48 * 1024
+"""Characters from which looking for what matters takes less time than parsing the rest."""
 
 _BYTES_AS_AN_EVALUATION = 8
 """How many bytes take about as long to parse as one evaluation."""
@@ -76,33 +80,59 @@ def examine(
     content = text.encode(errors="surrogatepass")
     # Without both calls, there is no loop: the source is only checked for syntax errors.
     trains = may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content)
-    module = _parse(text, path, words) if trains or MAY_NAME_CODES.search(content) else None
-    if module is None:
+    comments = bool(MAY_NAME_CODES.search(content))
+    if not (trains or comments):
         _check(text, words)
-    is_thorough, not_followed, cost = True, 0, len(content) // _BYTES_AS_AN_EVALUATION
+        return Examination(cost=len(content) // _BYTES_AS_AN_EVALUATION)
+    if trains and not comments and not thorough and len(text) >= _WORTH_AN_EXCERPT:
+        found = _examine_excerpt(text, path, words)
+        if found is not None:
+            return found
+    return _examine(_parse(text, path, words), text, path, trains, thorough)
+
+
+def _examine_excerpt(text: str, path: str, words: Callable[[int], str]) -> Examination | None:
+    """A large source by what of it can matter; None where that has findings, which stand in all of it."""
+    from gradcheck_accum.lint.program.excerpts import excerpt
+
+    _check(text, words)
+    part = excerpt(text)
+    try:
+        module = _parse(part, path)
+    except LintError:  # of what was cut out of it wrongly
+        return None
+    found = _examine(module, part, path, trains=True, thorough=False)
+    return None if found.evidence or found.suppressed else found
+
+
+def _examine(module: syntax.Module, text: str, path: str, trains: bool, thorough: bool) -> Examination:
+    """Follow the loops of a source, if it ``trains``, and hear what its comments suppress."""
+    is_thorough, not_followed, cost = True, 0, len(text) // _BYTES_AS_AN_EVALUATION
     found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
     every: list[Scenario] = []
     lines = _LINE_BREAK.split(text)
     modules: ImportedModules | None = None
     try:
-        if trains and module is not None:
+        if trains:
             from gradcheck_accum.lint.examination import scenarios  # the interpreter, which most files do not need
             from gradcheck_accum.lint.program.facts import Facts
             from gradcheck_accum.lint.program.imported_modules import ImportedModules, follow_imports
 
-            facts = Facts(module)
-            modules = follow_imports(facts, path) if path.endswith(_MODULE) else ImportedModules(path)
-            for explored in scenarios.explore(facts, modules, thorough=thorough):
-                every += explored.scenarios
-                is_thorough = is_thorough and explored.is_thorough
-                not_followed += not explored.is_followed
-                cost += explored.spent
-                for diagnosis, ledger in (*scenarios.agreed(explored), *explored.interrupted):
-                    found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
+            with without_collecting():
+                facts = Facts(module)
+                modules = follow_imports(facts, path) if path.endswith(_MODULE) else ImportedModules(path)
+            with set_aside():
+                for explored in scenarios.explore(facts, modules, thorough=thorough):
+                    every += explored.scenarios
+                    is_thorough = is_thorough and explored.is_thorough
+                    not_followed += not explored.is_followed
+                    cost += explored.spent
+                    for diagnosis, ledger in (*scenarios.agreed(explored), *explored.interrupted):
+                        found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analyzed") from None
     read, unread = (tuple(modules.read.items()), tuple(modules.unread)) if modules else ((), ())
-    if module is None or not (found or module.comments):
+    if not (found or module.comments):
         return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read, unread)
     own = _CommentedSource(module, lines)
     files = {path: own}
@@ -164,7 +194,7 @@ def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
 
 
 def _parse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> syntax.Module:
-    with _refusals(words):
+    with _refusals(words), without_collecting():
         return syntax.parse(text, path)
 
 
