@@ -145,6 +145,25 @@ def test_an_excerpt_has_the_lines_of_its_source_and_every_definition_that_its_co
         assert defined & mentioned <= names_in(part), path
 
 
+def test_a_name_after_a_sign_in_a_string_is_mentioned_and_one_in_documentation_is_not() -> None:
+    source = """
+def used():
+    return 1
+
+def also_used():
+    return 2
+
+def only_documented():
+    return 3
+
+def train(loss, optimizer):
+    '''Calls only_documented.'''
+    title = "# of" + used() + f'''{also_used()}'''  # only_documented
+    loss.backward()
+"""
+    assert names_in(excerpt(source)) == {"used", "also_used", "train"}
+
+
 @pytest.fixture
 def _nothing_set_aside() -> Iterator[None]:
     was_set_aside = gc.get_freeze_count() > 0

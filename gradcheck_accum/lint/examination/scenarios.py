@@ -59,7 +59,8 @@ _MOST_REMOTE = 3
 """How far from the gradients an answer can be (`control_flow.conditions.decide`)."""
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
-"""Evaluations after which no more scenarios are tried while none of them has found anything."""
+"""Evaluations after which no more scenarios are tried while none of them has found anything, and in which a run is to
+end that can be shortened."""
 _LONG_PATIENCE = 200_000
 """The same where one has: what others could object is heard first."""
 _MOST_EVALUATIONS = 1_000_000
@@ -217,16 +218,22 @@ def _scenarios(
     spent, waited = 0, 0
     """The evaluations of all runs, and those of the complete ones: what a run learns by restarting is learned once."""
     is_thorough = True
+    budget: int | None = _PATIENCE
+    """What a run may take; None once nothing shortens it any more, and it may take as much as any."""
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
     while pending and len(tried) < _MOST_SCENARIOS and waited < agreement.patience:
         remoteness, _, given, before = heapq.heappop(pending)
-        run, took = _complete_run(module, modules, reach, knowledge, root, given)
+        run, took = _complete_run(module, modules, reach, knowledge, root, given, budget=budget)
         spent += took
         for shorten in (knowledge.ignore_idle, knowledge.hurry, knowledge.skim):
             if run is None and shorten():
-                run, took = _complete_run(module, modules, reach, knowledge, root, given)
+                run, took = _complete_run(module, modules, reach, knowledge, root, given, budget=budget)
                 spent += took
+        if run is None and budget is not None:
+            budget = None
+            run, took = _complete_run(module, modules, reach, knowledge, root, given)
+            spent += took
         if run is not None and not tried and spent > _PATIENCE and knowledge.skim():
             run, took = _complete_run(module, modules, reach, knowledge, root, given)
             spent += took
@@ -272,7 +279,8 @@ def _scenarios(
         interrupted += _interrupted(runs)
         depends |= _depends_on_skips(runs)
         spent += took
-    refuted, took = _refuted(found, partial(_complete_run, module, modules, reach, Knowledge(as_written=True), root))
+    written = partial(_complete_run, module, modules, reach, knowledge.of_what_is_written(), root)
+    refuted, took = _refuted(found, written)
     return Explored(root, found, spent + took, tuple(interrupted), refuted | depends, is_thorough)
 
 
@@ -377,8 +385,9 @@ def _complete_run(
     root: Root,
     decisions: dict[str, bool],
     skip: tuple[Place, int] | None = None,
+    budget: int | None = None,
 ) -> tuple[Interpreter | None, int]:
-    """One run to its end, restarted while it learns numbers; None where it needs more than its budget.
+    """One run to its end, restarted while it learns numbers; None where it needs more than its budget, or any run's.
 
     And how many evaluations that took.
     """
@@ -386,6 +395,7 @@ def _complete_run(
     function = root.function
     for _ in range(_MOST_RESTARTS):
         run = Interpreter(modules, reach, knowledge, decisions, skip)
+        run.budget = budget or run.budget
         scope = v.Scope(names={"__name__": "__main__"})
         try:
             if function is None:

@@ -23,15 +23,11 @@ from gradcheck_accum.lint.program.torch_names import (
     SYNC_SWITCH,
 )
 
-_STRING = (
-    r"\"\"\"[^\"\\]*(?:(?:\\.|\"(?!\"\"))[^\"\\]*)*\"\"\"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
-    r"|\"[^\"\\\n]*(?:\\.[^\"\\\n]*)*\"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'"
-)
-_PIECE = re.compile(rf"[^\n\"'#()\[\]{{}}\\]+|#[^\n]*|{_STRING}|\\.|.", re.DOTALL)
-_DOCUMENTATION = re.compile(
-    r"#[^\n]*|(?<![fFtTrR])(?:\"\"\"[^\"\\]*(?:(?:\\.|\"(?!\"\"))[^\"\\]*)*\"\"\"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*''')",
-    re.DOTALL,
-)
+_LONG_STRING = r"\"\"\"[^\"\\]*(?:(?:\\.|\"(?!\"\"))[^\"\\]*)*\"\"\"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
+_STRING = r"\"[^\"\\\n]*(?:\\.[^\"\\\n]*)*\"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'"
+_PIECE = re.compile(rf"[^\n\"'#()\[\]{{}}\\]+|#[^\n]*|{_LONG_STRING}|{_STRING}|\\.|.", re.DOTALL)
+_TEXT = re.compile(rf"(#[^\n]*|(?<![fFtTrR])(?:{_LONG_STRING}))|{_LONG_STRING}|{_STRING}", re.DOTALL)
+"""Strings and comments; the first group has those of them that are no code and call nothing."""
 _WORD = re.compile(r"[^\W\d]\w*")
 _DEFINED = re.compile(r"\b(?:def|class)[ \t]+\w+")
 _LINE = re.compile(r"([ \t]*)(?:(@)|(?:async[ \t]+)?(def|class)[ \t]+(\w+))?")
@@ -121,7 +117,7 @@ def _words(text: str, start: int, end: int, left_out: Collection[_Definition]) -
         parts.append(text[start : one.start])
         start = one.end
     parts.append(text[start:end])
-    code = _DOCUMENTATION.sub("", "".join(parts))
+    code = _TEXT.sub(lambda found: "" if found[1] else found[0], "".join(parts))
     return frozenset(_WORD.findall(_DEFINED.sub("", code)))
 
 

@@ -189,6 +189,12 @@ class Knowledge:
         before, self.skims = self.skims, bool(self.reports)
         return self.skims and not before
 
+    def of_what_is_written(self) -> Knowledge:
+        """What is known before the first run with the numbers of the source: the reports that these runs leave out."""
+        written = Knowledge(as_written=True)
+        written.skims, written.reports = self.skims, set(self.reports)
+        return written
+
     def ignore_idle(self) -> bool:
         """Ignore the numbers by which a loop only reports; False if that makes no pass shorter."""
         idle = {number for number in self._moduli - self._acting.keys() if number > ASSUMED_STEPS}
