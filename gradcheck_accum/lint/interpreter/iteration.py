@@ -11,6 +11,7 @@ from gradcheck_accum.ledger.events import Listed
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import ask
 from gradcheck_accum.lint.program.names import BEGINNING
+from gradcheck_accum.lint.program.torch_names import BACKWARD
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import OutOfBudget
@@ -244,11 +245,36 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
     if inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner):
         return [element, element], False, False
     is_made = isinstance(source, (v.Data, Tensor)) and not _comes_before_data(run, source, loop)
-    if run.loops.passes or is_made:
+    if run.loops.passes or is_made or _takes_out_losses(loop):
         return [element, element], False, False
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * assumed_length(run, source), True, True
+
+
+def _takes_out_losses(loop: syntax.For) -> bool:
+    """Whether all that a loop does with its items is to take losses out of what was made before it: ``losses[name]``.
+
+    They are of one batch, however many: a turn that computes nothing has no data.
+    """
+    if not isinstance(loop.target, syntax.Name):
+        return False
+    name = loop.target.id
+    nodes = [node for statement in loop.body for node in walk(statement)]
+    used = sum(isinstance(node, syntax.Name) and node.id == name for node in nodes)
+    calls = [node.func for node in nodes if isinstance(node, syntax.Call)]
+    found = [_innermost(f.value) for f in calls if isinstance(f, syntax.Attribute) and f.attr in BACKWARD]
+    return 0 < used == len(found) and all(
+        isinstance(loss, syntax.Subscript) and isinstance(loss.slice, syntax.Name) and loss.slice.id == name
+        for loss in found
+    )
+
+
+def _innermost(node: syntax.Expression) -> syntax.Expression:
+    """What is handed through calls of one argument: ``losses[name]`` in ``scaler.scale(losses[name])``."""
+    while isinstance(node, syntax.Call) and len(node.args) == 1 and not node.keywords:
+        node = node.args[0]
+    return node
 
 
 def _comes_before_data(run: State, source: v.Data | Tensor, loop: syntax.For) -> bool:
