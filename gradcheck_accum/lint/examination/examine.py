@@ -92,7 +92,7 @@ def examine(
 
 
 def _examine_excerpt(text: str, path: str, words: Callable[[int], str]) -> Examination | None:
-    """A large source by what of it can matter; None where that has findings, which stand in all of it."""
+    """A large source by what of it can matter; None where that has findings: all of it is read for those."""
     from gradcheck_accum.lint.program.excerpts import excerpt
 
     _check(text, words)

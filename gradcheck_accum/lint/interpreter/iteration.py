@@ -271,7 +271,7 @@ def _takes_out_losses(loop: syntax.For) -> bool:
 
 
 def _innermost(node: syntax.Expression) -> syntax.Expression:
-    """What is handed through calls of one argument: ``losses[name]`` in ``scaler.scale(losses[name])``."""
+    """What goes through calls of one argument: ``losses[name]`` in ``scaler.scale(losses[name])``."""
     while isinstance(node, syntax.Call) and len(node.args) == 1 and not node.keywords:
         node = node.args[0]
     return node

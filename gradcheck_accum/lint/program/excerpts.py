@@ -1,7 +1,7 @@
 """What of a large source can matter to its training: the rest of it is not worth being parsed.
 
 A function that no code mentions, and that calls no backward, itself or through others, is never entered. Such
-functions are left out of the text, each for a string of as many lines: what is left stands where it stood. Names are
+functions are left out of the text, each for a string of as many lines: all else keeps its place. Names are
 compared as words, wherever in the code they are: more is kept than is called, and never less.
 """
 
