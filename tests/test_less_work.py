@@ -12,7 +12,7 @@ import pytest
 from gradcheck_accum.ledger.events import Factor, Reduction
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import lint_paths
-from gradcheck_accum.lint.project.collecting import collecting_rarely
+from gradcheck_accum.lint.examination.collecting import collecting_rarely
 from gradcheck_accum.lint.state.values.copies import changed
 from gradcheck_accum.lint.state.values.data import Data
 from gradcheck_accum.lint.state.values.tensors import Figure, Part, Tensor

@@ -46,6 +46,8 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
                 holder[key.value] = value
             elif isinstance(holder, v.Data) and chooses(key) and is_left_out(value):
                 assign(run, target.value, replace(holder, ignored=True), scope)
+            elif isinstance(holder, v.Data) and isinstance(key, str) and v.may_divide_by_steps(value):
+                assign(run, target.value, replace(holder, tells_steps=True), scope)
             elif isinstance(key, str):
                 _assign_to_unknown(run, target, holder, key, value)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gradcheck_accum.errors import internal_error, wants_tracebacks
+from gradcheck_accum.lint.examination.collecting import collect_rarely, collecting_rarely
 from gradcheck_accum.lint.examination.document import LintError, open_document, read
 from gradcheck_accum.lint.examination.examine import examine
 from gradcheck_accum.lint.examination.outcome import Outcome
-from gradcheck_accum.lint.project.collecting import collect_rarely, collecting_rarely
 from gradcheck_accum.lint.project.discovery import SourceFile, is_held_back, source_files
 from gradcheck_accum.results.findings import Finding, LintResult, Rewrite, Unreadable, UnusedSuppression, in_order
 from gradcheck_accum.settings import Settings, SettingsError

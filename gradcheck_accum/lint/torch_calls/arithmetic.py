@@ -77,9 +77,10 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
         return UNKNOWN
     match left, right:
-        case (v.Data() as data, Num()) | (Num(), v.Data() as data):
+        case (v.Data() as data, Num() as number) | (Num() as number, v.Data() as data):
             # Numbers that nothing has learned from yet.
-            return count_with_number(op, left, right) or replace(data.changed(data.rows), shape=data.shape)
+            made = count_with_number(op, left, right) or replace(data.changed(data.rows), shape=data.shape)
+            return replace(made, tells_steps=True) if isinstance(made, v.Data) and v.carries_steps(number) else made
         case v.Data(), v.Data() if (mask := joined_masks(op, left, right)) is not None:
             return mask
         case v.Data(), v.Data() if not run.in_training or (
@@ -88,7 +89,8 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
             # Of what a loop has made of random numbers, more of its data is made; a product of matrices may be a model.
             return replace(_of_data(op, left, right), made=v.turn_made((left, right)))
     if v.is_data(left) or v.is_data(right):
-        return Tensor((_fresh(run, "expression"),), elementwise=True)
+        factors = (Factor(None),) if v.carries_steps(left) or v.carries_steps(right) else ()
+        return Tensor((replace(_fresh(run, "expression"), factors=factors),), elementwise=True)
     if isinstance(left, v.Samples):
         return UNKNOWN
     if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:

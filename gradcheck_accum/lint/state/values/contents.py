@@ -104,9 +104,16 @@ def carries_steps(value: Any) -> bool:
     return any(_tells_steps(item) for item in _held(value) if not isinstance(value, dict))
 
 
+def may_divide_by_steps(value: Any) -> bool:
+    """Whether a loss that is multiplied by a value may be divided by K then: it tells K, or has been scaled itself."""
+    return carries_steps(value) or (isinstance(value, Tensor) and any(part.factors for part in value.parts))
+
+
 def _tells_steps(value: Any) -> bool:
     if isinstance(value, Num):
         return bool(value.tags & {STEPS, DERIVED})
     if isinstance(value, Instance):
         return not value.cls.is_model
+    if isinstance(value, Data):
+        return value.tells_steps
     return isinstance(value, Symbol) and bool(SETTINGS.fits(value.name.rpartition(".")[2]))

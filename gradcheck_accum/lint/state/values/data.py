@@ -32,6 +32,7 @@ class Data:
     losses leave out. ``sizes`` are its dimensions where it was given them, a negative one for what follows from others.
     ``drawn`` is the number of the micro-batch that it was drawn with, None where that is not known. ``is_tensor`` says
     that a call has made it: it is no batch of several tensors. ``shape`` is its whole shape, where that call shows it.
+    ``tells_steps`` says that K was computed into it, or put into the batch: what a model makes of it may be divided.
     """
 
     rows: int | None = None
@@ -46,6 +47,7 @@ class Data:
     drawn: int | None = field(default=None, compare=False)
     is_tensor: bool = field(default=False, compare=False)
     shape: tuple[int, ...] = field(default=(), compare=False)
+    tells_steps: bool = field(default=False, compare=False)
 
     @property
     def is_order(self) -> bool:

@@ -32,3 +32,32 @@ def collecting_rarely() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Keep the collector away while trees are built, of which nothing is garbage; it stays off where it is off."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Let the collector look for a while only at what comes now: the trees that are followed meanwhile outlive it.
+
+    Whoever has set something aside already is left alone: nothing says which objects are whose.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
