@@ -31,3 +31,19 @@ def codes_in(source: str) -> set[str]:
 )
 def test_a_model_may_divide_by_what_was_put_into_its_batch_with_the_steps(scale: str, codes: set[str]) -> None:
     assert codes_in(WEIGHED.format(scale=scale)) == codes
+
+
+LAST_KEPT = """
+def gradients_after(model, loader, optimizer, criterion):
+    for i, (x, y) in enumerate(loader):
+        criterion(model(x), y).backward()
+        if {steps}:
+            optimizer.step()
+            optimizer.zero_grad()
+    return [p.grad for p in model.parameters()]
+"""
+
+
+@pytest.mark.parametrize(("steps", "codes"), [("i + 1 < len(loader)", set()), ("(i + 1) % 2 == 0", {"GA101", "GA301"})])
+def test_windows_of_one_micro_batch_leave_no_remainder(steps: str, codes: set[str]) -> None:
+    assert codes_in(LAST_KEPT.format(steps=steps)) == codes

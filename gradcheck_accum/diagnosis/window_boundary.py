@@ -32,6 +32,8 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
     trace = account.ledger.trace
     lost = [w for w in account.abandoned if not (rolls_on and (trace.assumed_length or trace.assumed_turns))]
+    if account.steps == 1 and trace.assumed_length:
+        lost = []  # windows of one leave no remainder, whatever the length is
     lost = [w for w in lost if not (trace.assumed_turns and _makes_up_for_a_short_first(account, w))]
     step = _usual_step(account)
     if step is None or clears_every_batch(account):
