@@ -147,33 +147,6 @@ def fit(net, dl, opt, K):
             opt.step()
             opt.zero_grad()
 
-## K by its name, where nothing counts to it
-#: GA304: divided by it, and stepped with every batch
-def fit(net, dl, opt, args):
-    for u, t in dl:
-        (F.mse_loss(net(u), t) / args.gradient_accumulation_steps).backward()
-        opt.step()
-        opt.zero_grad()
-
-#= right: a framework's backward, whose optimizer may wait
--        (F.mse_loss(net(u), t) / args.gradient_accumulation_steps).backward()
-+        args.accelerator.backward(F.mse_loss(net(u), t) / args.gradient_accumulation_steps)
-
-#: right: a window is what the data give, or what a call elsewhere decides
-def fit(net, windows, opt, args):
-    for window in windows:
-        for u, t in window:
-            (F.mse_loss(net(u), t) / args.gradient_accumulation_steps).backward()
-        opt.step()
-        opt.zero_grad()
-
-#: right: what another name divides by may be the objective's
-def fit(net, dl, opt, args):
-    for u, t in dl:
-        (F.mse_loss(net(u), t) / args.temperature).backward()
-        opt.step()
-        opt.zero_grad()
-
 ## Settings that leave before any training
 #: GA301: one of several, asked again inside
 class Trainer:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction
-from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, names_size, names_steps
+from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, names_size
 from gradcheck_accum.lint.program.names import COUNTS_OR_SCALES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind, bind_steps
@@ -253,7 +253,7 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
         # How many times a micro-batch goes into the batch that it was cut out of is not known.
         return tensor.scaled(Factor(None, operation))
-    if operation is Operation.DIVIDE and isinstance(other, Symbol) and _is_k(run, other):
+    if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
         bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
@@ -265,14 +265,6 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
-
-
-def _is_k(run: State, divisor: Symbol) -> bool:
-    """Whether what divides a loss is K: by its name, or because loops with a step inside count to it."""
-    names = {divisor.name.rpartition(".")[2], *divisor.other_names}
-    return divisor.name in run.knowledge.bounds or (
-        (v.is_setting(divisor) or v.is_option(divisor)) and names_steps(names)
-    )
 
 
 def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Tensor:
