@@ -25,8 +25,8 @@ from itertools import combinations
 from gradcheck_accum.ledger.events import Backward, Reduction, Term, WindowBound
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
-from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
-from gradcheck_accum.ledger.roles import Evidence, Point, aligned
+from gradcheck_accum.ledger.reading import SeriesReading, is_right, other_steps_of_a_term, read_as_weights, read_series
+from gradcheck_accum.ledger.roles import Column, Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length
 from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, usual_steps
@@ -230,6 +230,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
         read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        reader.tell_weights_of_terms(read)
         reader.give_one_role(read)
         readings.series[account] = tuple(read)
         for one, reading in read.items():
@@ -299,6 +300,27 @@ class _Reader:
                 first = min((where for where, *_ in shared), key=lambda each: (each.path, each.line, each.column))
                 reading.give_up(_of_two_roles(one, others, first))
 
+    def tell_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
+        """Read a term's own division by a number of K that is not the one of the whole loss as its weight.
+
+        It is that, whatever the other number is for, beside a sum: a sum is not scaled. Beside a mean, it is unknown.
+        """
+        if len(read) < 2 or self.coefficient is not None:
+            return
+        evidences = {one: self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)) for one in read}
+        right = {one for one, reading in read.items() if is_right(reading, evidences[one])}
+        for one in [own for own in read if own not in right and not read[own].is_dark]:
+            weights = other_steps_of_a_term(evidences[one])
+            as_weights = read_as_weights(evidences[one], weights, in_a_run=self.in_a_run) if weights else None
+            if as_weights is None or not is_right(as_weights, evidences[one]):
+                continue
+            others = [other for other in read if other.lines == one.lines and other in right]
+            beside_sum = any(
+                read[other].kind is Reduction.SUM and read[other].objective_by & as_weights.scaled_by
+                for other in others
+            )
+            read[one] = as_weights if beside_sum else read[one].give_up(_of_two_numbers(one, weights[0]))
+
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window, for their common mean."""
         batches = {
@@ -329,6 +351,16 @@ def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> 
     return (
         f"{series.name} is divided (line {where.line}) by what {names} is scaled by, which makes neither a mean nor a "
         "sum of it over the window: divide each term by its own count, or state --loss-coefficient"
+    )
+
+
+def _of_two_numbers(series: Series, column: Column) -> str:
+    """The note on a term that is divided by two numbers, each of which is K by its source."""
+    where = column.factors[0].where
+    return (
+        f"{series.name} is divided by {1 / column.values[0]:.6g}{f' (line {where.line})' if where else ''}, and again "
+        "with the whole loss by another number which equals it: whether the first is its weight, or scales it a second "
+        "time, is unknown: compare with a run on large batches"
     )
 
 

@@ -197,7 +197,7 @@ def _why_unknown(whole: MeasuredWindow) -> str:
     if all(weight.relative for weight in weights):
         return "the terms of a loss are scaled differently, and their gradients cannot be separated"
     terms = [term for part in whole.parts for entry in part.fresh() for term in entry.backward.terms]
-    if terms and all(term.reduction is not Reduction.NONE and product_of(term.factors) is not None for term in terms):
+    if terms and all(product_of(term.factors) is not None for term in terms):
         return "it is not known which factors of a loss scale the accumulation, and which belong to the objective"
     return "the weight of a loss could not be read from its graph"
 
