@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 
-from gradcheck_accum.ledger.events import Backward, Reduction, Term, WindowBound
+from gradcheck_accum.ledger.events import Backward, Quotient, Reduction, Term, WindowBound
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, other_steps_of_a_term, read_as_weights, read_series
@@ -248,6 +248,7 @@ class _Reader:
     counter: frozenset[str]
     lengths: frozenset[str]
     states_steps: bool
+    quotients: frozenset[Quotient]
     same: Same
     coefficient: float | None
     in_a_run: bool
@@ -255,12 +256,13 @@ class _Reader:
     @classmethod
     def of(cls, windows: Sequence[Window], same: Same, coefficient: float | None, *, in_a_run: bool) -> _Reader:
         steps = usual_steps((w for w in windows if w.step is not None), same) or 1
-        counters = (own for w in windows if (own := _borne_out(w, steps)) is not None)
+        counters = [own for w in windows if (own := _borne_out(w, steps)) is not None]
         counted = frozenset[str]().union(*(own.origins for own in counters))
         lengths = frozenset(filter(is_length, counted)).union(*map(lengths_of_list, windows))
         counter = counted - lengths
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
-        return cls(windows, steps, counter, lengths, stated, same, coefficient, in_a_run)
+        quotients = frozenset(own.quotient for own in counters if own.quotient is not None)
+        return cls(windows, steps, counter, lengths, stated, quotients, same, coefficient, in_a_run)
 
     def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
         """The reading of a series, or of each of its places by itself where only these have one, and are right."""
@@ -342,7 +344,7 @@ class _Reader:
 
     def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
         points = aligned(_points(one, self.windows, steps, leaks=leaks))
-        return Evidence(points, self.same, self.counter, self.lengths, self.states_steps)
+        return Evidence(points, self.same, self.counter, self.lengths, self.states_steps, self.quotients)
 
 
 def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> str:
