@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, CONFIDENCE, Bounds, sum_tolerance, unit_roundoff
-from gradcheck_accum.ledger.events import Cause, Reduction, product_of
+from gradcheck_accum.ledger.events import Cause, product_of
 from gradcheck_accum.ledger.weights import Readings
 from gradcheck_accum.ledger.windows import Fate, Ledger, Window
 from gradcheck_accum.results.verdict import Verdict, WindowReport
