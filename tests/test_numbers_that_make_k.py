@@ -31,9 +31,12 @@ for epoch in range(3):
 """
 
 
-def of_terms(folder: Path, *, reduction: str, divisor: str, accum: str = "5") -> tuple[Verdict, list[str], str]:
+def of_terms(
+    folder: Path, *, reduction: str, divisor: str, accum: str = "5", coefficient: float | None = None
+) -> tuple[Verdict, list[str], str]:
     source = TERMS.format(reduction=reduction, divisor=divisor, accum=accum)
-    result = watch_source(source, folder)
+    result = watch_source(source, folder, loss_coefficient=coefficient)
+    assert "--loss-coefficient" not in result.help
     return result.verdict, [d.mistake.code for d in result.diagnosis], " ".join(result.notes)
 
 
@@ -43,8 +46,9 @@ def test_a_penaltys_weight_that_equals_k_beside_a_sum(tmp_path: Path) -> None:
     assert (verdict, codes) == (Verdict.EQUIVALENT, [])
 
 
-def test_a_penaltys_weight_that_equals_k_beside_a_mean_is_open(tmp_path: Path) -> None:
-    verdict, codes, notes = of_terms(tmp_path, reduction="mean", divisor="BATCHES")
+@pytest.mark.parametrize("coefficient", [None, 1.0])
+def test_a_penaltys_weight_that_equals_k_beside_a_mean_is_open(coefficient: float | None, tmp_path: Path) -> None:
+    verdict, codes, notes = of_terms(tmp_path, reduction="mean", divisor="BATCHES", coefficient=coefficient)
     assert (verdict, codes) == (Verdict.INCONCLUSIVE, [])
     assert "again with the whole loss by another number which equals it" in notes
 

@@ -71,6 +71,8 @@ class Readings:
     """Compares two weights."""
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    scale_is_open: bool = False
+    """Whether some of them are on what a coefficient of the loss settles."""
     coefficient: float | None = None
     """The intended coefficient of the loss, where the caller states it."""
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
@@ -236,6 +238,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         for one, reading in read.items():
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
+            readings.scale_is_open |= bool(reading.notes) and not reading.is_of_one_term
     return readings
 
 
@@ -307,21 +310,27 @@ class _Reader:
 
         It is that, whatever the other number is for, beside a sum: a sum is not scaled. Beside a mean, it is unknown.
         """
-        if len(read) < 2 or self.coefficient is not None:
+        if len(read) < 2:
             return
         evidences = {one: self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)) for one in read}
         right = {one for one, reading in read.items() if is_right(reading, evidences[one])}
         for one in [own for own in read if own not in right and not read[own].is_dark]:
-            weights = other_steps_of_a_term(evidences[one])
-            as_weights = read_as_weights(evidences[one], weights, in_a_run=self.in_a_run) if weights else None
-            if as_weights is None or not is_right(as_weights, evidences[one]):
+            evidence, columns = evidences[one], evidences[one].columns()
+            weights = other_steps_of_a_term(evidence, columns)
+            if not weights:
+                continue
+            as_weights = read_as_weights(evidence, columns, weights, self.coefficient, in_a_run=self.in_a_run)
+            if not is_right(as_weights, evidence):
                 continue
             others = [other for other in read if other.lines == one.lines and other in right]
             beside_sum = any(
                 read[other].kind is Reduction.SUM and read[other].objective_by & as_weights.scaled_by
                 for other in others
             )
-            read[one] = as_weights if beside_sum else read[one].give_up(_of_two_numbers(one, weights[0]))
+            if beside_sum:
+                read[one] = as_weights
+            else:
+                read[one].give_up(_of_two_numbers(one, weights[0])).is_of_one_term = True
 
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window, for their common mean."""
