@@ -206,6 +206,14 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Quotient:
+    """What a number is computed from that is a quotient: the origins of each factor above and below the line."""
+
+    above: tuple[frozenset[str], ...]
+    below: tuple[frozenset[str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WindowBound:
     """The number that the source counts micro-batches up to before it steps: K of ``if (i + 1) % K == 0``.
 
@@ -213,7 +221,7 @@ class WindowBound:
     those of a `Factor`: a divisor that shares one of them is that number. ``reached`` is the counter's value, where it
     goes on counting from window to window (``i + 1`` of the same test), and ``first`` its value in the first turn of
     its loop, None where the source does not show it. ``listed`` is what a loop runs over that ends right before the
-    step, None where none does, or where that is no list.
+    step, None where none does, or where that is no list. ``quotient`` is what K is computed from, where it is one.
     """
 
     steps: int | None
@@ -221,6 +229,7 @@ class WindowBound:
     reached: int | None = None
     first: int | None = None
     listed: Listed | None = None
+    quotient: Quotient | None = None
 
     def counted_since(self, before: int | None) -> int | None:
         """How many micro-batches were counted since the counter was at ``before``, None where that is not known.

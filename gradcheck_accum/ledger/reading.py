@@ -61,6 +61,8 @@ class SeriesReading:
     """Those of them that multiply the whole loss, all of its terms, including those that count a sum's units."""
     objective_by: frozenset[Applied] = frozenset()
     """The factors of the whole loss that are read as the objective's."""
+    is_of_one_term: bool = False
+    """Whether what its notes leave open is the weight of one term, which no coefficient of the whole loss settles."""
     may_be_exchanged: bool = False
     """Whether a factor of the objective equals one of the accumulation's that is not K by its source."""
 
@@ -112,6 +114,39 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
         by_steps = all(evidence.equals_any(column, SHARES[:2]) for column in contested)
         return trusting if by_steps else without
     return without.give_up(_two_readings(contested, evidence, trusting.intended, without.intended))
+
+
+def other_steps_of_a_term(evidence: Evidence, columns: Iterable[Column]) -> list[Column]:
+    """The divisions of one of several terms by a number that is K by its source, but another one than the whole loss's.
+
+    Such a term may have a weight that equals 1/K (one over the number of batches, say), or be divided by K twice.
+    """
+    by_steps = [
+        column
+        for column in columns
+        if column.source is Source.STEPS
+        and column.divides
+        and not column.scales_nothing
+        and evidence.is_constant(column)
+    ]
+    of_whole = frozenset[str]().union(*(f.origins for c in by_steps if c.whole for f in c.factors))
+    own = [column for column in by_steps if not column.whole]
+    if not of_whole or any(not f.origins.isdisjoint(of_whole) for column in own for f in column.factors):
+        return []
+    return own
+
+
+def read_as_weights(
+    evidence: Evidence,
+    columns: Iterable[Column],
+    weights: Sequence[Column],
+    coefficient: float | None,
+    *,
+    in_a_run: bool,
+) -> SeriesReading:
+    """The reading in which ``weights``, some of the columns, are the objective's."""
+    own = [_as_objective(column) if column in weights else column for column in columns]
+    return _read(evidence, own, coefficient, in_a_run, [])
 
 
 def _undone_by_a_constant(evidence: Evidence, columns: Sequence[Column]) -> Column | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Reduction, Term, product_of
+from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Quotient, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import (
     DATA,
@@ -94,6 +94,11 @@ class Column:
         return any(divided) and all(
             value and (is_divided or value == 1.0) for value, is_divided in zip(self.values, divided, strict=True)
         )
+
+    def comes_from(self, origins: frozenset[str], *, divides: bool) -> bool:
+        """Whether all factors divide, or all multiply, by a number that shares one of these origins."""
+        operation = Operation.DIVIDE if divides else Operation.MULTIPLY
+        return all(f.operation is operation and not origins.isdisjoint(f.origins) for f in self.factors)
 
     @property
     def scales_nothing(self) -> bool:
@@ -254,7 +259,7 @@ class Evidence:
 
     ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
     of the number that decides on a step, where the source shows one, ``lengths`` those of the lengths of the lists that
-    are windows; ``states_steps`` means that K is stated.
+    are windows; ``states_steps`` means that K is stated. ``quotients`` are what K is computed from.
     """
 
     points: Sequence[Point]
@@ -262,6 +267,7 @@ class Evidence:
     counter: frozenset[str] = frozenset()
     lengths: frozenset[str] = frozenset()
     states_steps: bool = False
+    quotients: frozenset[Quotient] = frozenset()
     _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """For each point, the first that looks the same to all roles, so that equal points are evaluated once."""
 
@@ -286,7 +292,8 @@ class Evidence:
             count = counts.pop()
             shared = min(_shared_factors(p.backward) + len(p.factors) - len(p.term.factors) for p in self.points)
             every = [tuple(point.factors[i] for point in self.points) for i in range(count)]
-            return [self._column(factors, i >= count - shared) for i, factors in enumerate(every)]
+            columns = [self._column(factors, i >= count - shared) for i, factors in enumerate(every)]
+            return self._with_quotients(columns)
         own = {len(point.term.factors) for point in self.points}
         kept = own.pop() if len(own) == 1 else 0
         # Those of them that all terms share belong to the whole loss.
@@ -294,6 +301,30 @@ class Evidence:
         every = [tuple(point.factors[i] for point in self.points) for i in range(kept)]
         columns = [self._column(factors, i >= kept - shared) for i, factors in enumerate(every)]
         return [*columns, Column(tuple(_product(point.factors[kept:]) for point in self.points))]
+
+    def _with_quotients(self, columns: list[Column]) -> list[Column]:
+        """The columns, with one division by K in place of those that write 1/K out as what K is computed from.
+
+        A quotient that was rounded is not K, and stays as it is written.
+        """
+        for quotient in self.quotients:
+            found: list[Column] = []
+            wanted = [*((own, True) for own in quotient.above), *((own, False) for own in quotient.below)]
+            for origins, divides in wanted:
+                like = (c for c in columns if c not in found and c.whole and c.comes_from(origins, divides=divides))
+                found += [column] if (column := next(like, None)) is not None else []
+            if len(found) < len(wanted):
+                continue
+            values = self.product(found)
+            if all(self.same(v * p.length, 1.0) for v, p in zip(values, self.points, strict=True) if p.is_full):
+                last = max(found, key=columns.index)
+                merged = [
+                    replace(factor, value=value, operation=Operation.DIVIDE)
+                    for factor, value in zip(last.factors, values, strict=True)
+                ]
+                by_steps = Column(tuple(merged), last.whole, Source.STEPS)
+                return [by_steps if c is last else c for c in columns if c is last or c not in found]
+        return columns
 
     def _column(self, factors: tuple[Factor, ...], whole: bool) -> Column:
         applied = {

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 
-from gradcheck_accum.ledger.events import Backward, Reduction, Term, WindowBound
+from gradcheck_accum.ledger.events import Backward, Quotient, Reduction, Term, WindowBound
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
-from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
-from gradcheck_accum.ledger.roles import Evidence, Point, aligned
+from gradcheck_accum.ledger.reading import SeriesReading, is_right, other_steps_of_a_term, read_as_weights, read_series
+from gradcheck_accum.ledger.roles import Column, Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length
 from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, usual_steps
@@ -71,6 +71,8 @@ class Readings:
     """Compares two weights."""
     series: dict[tuple[str, str], tuple[Series, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    scale_is_open: bool = False
+    """Whether some of them are on what a coefficient of the loss settles."""
     coefficient: float | None = None
     """The intended coefficient of the loss, where the caller states it."""
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
@@ -230,11 +232,13 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
         read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        reader.tell_weights_of_terms(read)
         reader.give_one_role(read)
         readings.series[account] = tuple(read)
         for one, reading in read.items():
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
+            readings.scale_is_open |= bool(reading.notes) and not reading.is_of_one_term
     return readings
 
 
@@ -247,6 +251,7 @@ class _Reader:
     counter: frozenset[str]
     lengths: frozenset[str]
     states_steps: bool
+    quotients: frozenset[Quotient]
     same: Same
     coefficient: float | None
     in_a_run: bool
@@ -254,12 +259,13 @@ class _Reader:
     @classmethod
     def of(cls, windows: Sequence[Window], same: Same, coefficient: float | None, *, in_a_run: bool) -> _Reader:
         steps = usual_steps((w for w in windows if w.step is not None), same) or 1
-        counters = (own for w in windows if (own := _borne_out(w, steps)) is not None)
+        counters = [own for w in windows if (own := _borne_out(w, steps)) is not None]
         counted = frozenset[str]().union(*(own.origins for own in counters))
         lengths = frozenset(filter(is_length, counted)).union(*map(lengths_of_list, windows))
         counter = counted - lengths
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
-        return cls(windows, steps, counter, lengths, stated, same, coefficient, in_a_run)
+        quotients = frozenset(own.quotient for own in counters if own.quotient is not None)
+        return cls(windows, steps, counter, lengths, stated, quotients, same, coefficient, in_a_run)
 
     def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
         """The reading of a series, or of each of its places by itself where only these have one, and are right."""
@@ -299,6 +305,33 @@ class _Reader:
                 first = min((where for where, *_ in shared), key=lambda each: (each.path, each.line, each.column))
                 reading.give_up(_of_two_roles(one, others, first))
 
+    def tell_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
+        """Read a term's own division by a number of K that is not the one of the whole loss as its weight.
+
+        It is that, whatever the other number is for, beside a sum: a sum is not scaled. Beside a mean, it is unknown.
+        """
+        if len(read) < 2:
+            return
+        evidences = {one: self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)) for one in read}
+        right = {one for one, reading in read.items() if is_right(reading, evidences[one])}
+        for one in [own for own in read if own not in right and not read[own].is_dark]:
+            evidence, columns = evidences[one], evidences[one].columns()
+            weights = other_steps_of_a_term(evidence, columns)
+            if not weights:
+                continue
+            as_weights = read_as_weights(evidence, columns, weights, self.coefficient, in_a_run=self.in_a_run)
+            if not is_right(as_weights, evidence):
+                continue
+            others = [other for other in read if other.lines == one.lines and other in right]
+            beside_sum = any(
+                read[other].kind is Reduction.SUM and read[other].objective_by & as_weights.scaled_by
+                for other in others
+            )
+            if beside_sum:
+                read[one] = as_weights
+            else:
+                read[one].give_up(_of_two_numbers(one, weights[0])).is_of_one_term = True
+
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window, for their common mean."""
         batches = {
@@ -320,7 +353,7 @@ class _Reader:
 
     def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
         points = aligned(_points(one, self.windows, steps, leaks=leaks))
-        return Evidence(points, self.same, self.counter, self.lengths, self.states_steps)
+        return Evidence(points, self.same, self.counter, self.lengths, self.states_steps, self.quotients)
 
 
 def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> str:
@@ -329,6 +362,16 @@ def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> 
     return (
         f"{series.name} is divided (line {where.line}) by what {names} is scaled by, which makes neither a mean nor a "
         "sum of it over the window: divide each term by its own count, or state --loss-coefficient"
+    )
+
+
+def _of_two_numbers(series: Series, column: Column) -> str:
+    """The note on a term that is divided by two numbers, each of which is K by its source."""
+    where = column.factors[0].where
+    return (
+        f"{series.name} is divided by {1 / column.values[0]:.6g}{f' (line {where.line})' if where else ''}, and again "
+        "with the whole loss by another number which equals it: whether the first is its weight, or scales it a second "
+        "time, is unknown: compare with a run on large batches"
     )
 
 

@@ -106,7 +106,7 @@ def judge_ranks(
     for rank, (own, ledger, readings) in enumerate(zip(seen, ledgers, read, strict=True)):
         diagnosis = _merged(diagnosis, diagnose(ledger, readings))
         notes += on_terms(readings.notes)
-        scale_is_open = scale_is_open or bool(readings.notes)
+        scale_is_open = scale_is_open or readings.scale_is_open
         own_reports: list[tuple[Measured, WindowReport]] = []
         drift_holds = True
         for index, step in enumerate(over_ranks(seen, rank, ledger)):

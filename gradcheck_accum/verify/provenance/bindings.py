@@ -130,6 +130,13 @@ def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.exp
         ) == len(values) and not any(isinstance(e, ast.Starred) for e in (*targets, *values)):
             for own, inner in zip(targets, values, strict=True):
                 yield from assigned(own, inner)
+        case (
+            ast.Tuple(elts=[whole, rest]),
+            ast.Call(func=ast.Name(id="divmod"), args=[left, right], keywords=[]),
+        ):
+            quotient = ast.copy_location(ast.BinOp(left, ast.FloorDiv(), right), value)
+            yield from assigned(whole, quotient)
+            yield from assigned(rest, None)
         case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), _):
             for own in targets:
                 yield from assigned(own, None)

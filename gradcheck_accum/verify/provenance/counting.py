@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
-from gradcheck_accum.ledger.events import Listed, Step, WindowBound
+from gradcheck_accum.ledger.events import Listed, Quotient, Step, WindowBound
 from gradcheck_accum.verify.provenance.deciding import deciding_bounds
 from gradcheck_accum.verify.provenance.following import MOST_FRAMES, Place, class_of_own, place_of
 from gradcheck_accum.verify.provenance.lines import LOOPS, CallChain, Line
 from gradcheck_accum.verify.provenance.origins import Origins
+from gradcheck_accum.verify.provenance.quotients import quotient_of
 from gradcheck_accum.verify.provenance.readable import steps_of, value_of
 from gradcheck_accum.verify.provenance.syntax import Syntax, own_frame, syntax_of
 from gradcheck_accum.verify.stack.frames import user_frames
@@ -64,6 +65,7 @@ class _Bound:
     first: int | None
     listed: ast.expr | None
     lengths: frozenset[str]
+    quotient: Quotient | None
 
 
 _read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None, _Turns | None]] = {}
@@ -98,7 +100,7 @@ class WindowCounters:
         listed = _listed_at(bound, frames)
         if steps is None and not bound.origins and listed is None:
             return None
-        return WindowBound(steps, bound.origins, reached, bound.first, listed)
+        return WindowBound(steps, bound.origins, reached, bound.first, listed, bound.quotient)
 
     def counted(self, step: Step) -> int | None:
         """How many micro-batches the source counted in the window of ``step``, or K; called once for each step.
@@ -199,6 +201,7 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
                 found.first,
                 found.listed[0] if found.listed else None,
                 frozenset[str]().union(*lengths),
+                None if number is None else quotient_of(number, found.place),
             )
     return None
 

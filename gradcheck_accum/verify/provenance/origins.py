@@ -75,7 +75,7 @@ class Origins:
                 known = known or [own for own in (self.of(one, place) for one in literal) if own]
                 remains = (self._of_what_remains(one, place) for one in named)
                 return frozenset[str]().union(*remains, *known) or None
-        inner = _passed_through(node)
+        inner = passed_through(node)
         return None if inner is None else self.of(inner, place)
 
     def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
@@ -152,7 +152,7 @@ def _is_display(node: ast.expr) -> bool:
     return False
 
 
-def _passed_through(node: ast.expr) -> ast.expr | None:
+def passed_through(node: ast.expr) -> ast.expr | None:
     """The number that ``node`` passes on, or 1 over it: ``float(K)``, ``max(K, 1)``, ``1 / K``; None if it computes."""
     match node:
         case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=inner):

@@ -85,6 +85,7 @@ _REPORTS = Portable(
         events.Factor,
         events.GraphsHeld,
         events.Listed,
+        events.Quotient,
         events.LossShown,
         events.ShownLoss,
         events.Opaque,

@@ -1,0 +1,130 @@
+"""Two numbers that are K by their source, and K written out as the numbers that it is computed from.
+
+Weights are those of float64 arithmetic by hand: a micro-batch's mean that is multiplied by c has the weight c K.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.results.verdict import Verdict
+
+TERMS = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+BATCHES = 5
+ACCUM = {accum}
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+X = torch.randn(50, 4)
+Y = X[:, :1] * X[:, 1:2]
+for epoch in range(3):
+    optimizer.zero_grad()
+    for x, y in zip(X.chunk(BATCHES), Y.chunk(BATCHES)):
+        fit = F.mse_loss(model(x), y, reduction={reduction!r})
+        penalty = model.weight.pow(2).sum() / {divisor}
+        ((fit + penalty) / ACCUM).backward()
+    optimizer.step()
+"""
+
+
+def of_terms(
+    folder: Path, *, reduction: str, divisor: str, accum: str = "5", coefficient: float | None = None
+) -> tuple[Verdict, list[str], str]:
+    source = TERMS.format(reduction=reduction, divisor=divisor, accum=accum)
+    result = watch_source(source, folder, loss_coefficient=coefficient)
+    assert "--loss-coefficient" not in result.help
+    return result.verdict, [d.mistake.code for d in result.diagnosis], " ".join(result.notes)
+
+
+def test_a_penaltys_weight_that_equals_k_beside_a_sum(tmp_path: Path) -> None:
+    """1/5 of the penalty five times is the penalty once: right for its sum with that of all errors, divided by 5."""
+    verdict, codes, _ = of_terms(tmp_path, reduction="sum", divisor="BATCHES")
+    assert (verdict, codes) == (Verdict.EQUIVALENT, [])
+
+
+@pytest.mark.parametrize("coefficient", [None, 1.0])
+def test_a_penaltys_weight_that_equals_k_beside_a_mean_is_open(coefficient: float | None, tmp_path: Path) -> None:
+    verdict, codes, notes = of_terms(tmp_path, reduction="mean", divisor="BATCHES", coefficient=coefficient)
+    assert (verdict, codes) == (Verdict.INCONCLUSIVE, [])
+    assert "again with the whole loss by another number which equals it" in notes
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("divisor", "accum"), [("ACCUM", "5"), ("BATCHES", "BATCHES"), ("BATCHES / ACCUM", "5")], ids=str
+)
+def test_a_penalty_that_is_divided_by_one_k_twice_is_not_passed(
+    reduction: str, divisor: str, accum: str, tmp_path: Path
+) -> None:
+    verdict, codes, _ = of_terms(tmp_path, reduction=reduction, divisor=divisor, accum=accum)
+    assert (verdict, codes) == (Verdict.INCONCLUSIVE, ["GA102"])
+
+
+QUOTIENT = """
+import torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+TARGET, MICRO = {target}, 8
+{accum}
+model = nn.Linear(5, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+X, Y = torch.randn({rows}, 5), torch.randint(0, 3, ({rows},))
+batches = iter(list(zip(X.split(MICRO), Y.split(MICRO))))
+for update in range(2):
+    for _ in range(ACCUM):
+        x, y = next(batches)
+        loss = F.cross_entropy(model(x), y)
+        {backward}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+FLOORED = "ACCUM = TARGET // MICRO"
+SCALED = "(loss * MICRO / TARGET).backward()"
+
+
+def of_quotient(
+    folder: Path, *, accum: str = FLOORED, backward: str = SCALED, target: int = 48, rows: int = 96
+) -> tuple[Verdict, list[str]]:
+    result = watch_source(QUOTIENT.format(accum=accum, backward=backward, target=target, rows=rows), folder)
+    return result.verdict, [d.mistake.code for d in result.diagnosis]
+
+
+@pytest.mark.parametrize(
+    "accum", [FLOORED, "ACCUM, left = divmod(TARGET, MICRO)", "ACCUM = max(1, int(TARGET / MICRO))"]
+)
+@pytest.mark.parametrize("backward", [SCALED, "loss.mul(MICRO / TARGET).backward()"])
+def test_what_k_is_computed_from_divides_by_k(accum: str, backward: str, tmp_path: Path) -> None:
+    assert of_quotient(tmp_path, accum=accum, backward=backward) == (Verdict.EQUIVALENT, [])
+
+
+def test_numbers_that_k_is_not_computed_from_are_open(tmp_path: Path) -> None:
+    """48 rows at once are six times 8, but nothing in the source says that this is why there are six."""
+    verdict, codes = of_quotient(tmp_path, accum="ACCUM = 6")
+    assert (verdict, codes) == (Verdict.INCONCLUSIVE, [])
+
+
+@pytest.mark.parametrize(
+    ("backward", "code"),
+    [
+        ("(loss * MICRO / TARGET / ACCUM).backward()", "GA102"),
+        ("(loss * MICRO).backward()", "GA101"),
+        ("loss.backward()", "GA101"),
+    ],
+)
+def test_a_quotient_that_is_applied_twice_or_not(backward: str, code: str, tmp_path: Path) -> None:
+    assert of_quotient(tmp_path, backward=backward) == (Verdict.DEVIATES, [code])
+
+
+def test_a_quotient_that_was_rounded_down_is_no_division_by_k(tmp_path: Path) -> None:
+    """Six micro-batches, each with 8/52 of its mean: 48/52 of the large batch."""
+    verdict, _ = of_quotient(tmp_path, target=52)
+    assert verdict is Verdict.DEVIATES
+
+
+def test_a_short_micro_batch_with_a_full_ones_quotient(tmp_path: Path) -> None:
+    """The last micro-batch has 3 rows, and each of them the weight of more than two."""
+    verdict, codes = of_quotient(tmp_path, rows=91)
+    assert (verdict, codes) == (Verdict.DEVIATES, ["GA104"])
