@@ -17,7 +17,7 @@ from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import OutOfBudget
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.syntax import Operator, children, text_of, walk
+from gradcheck_accum.lint.syntax import Operator, call_name, children, text_of, walk
 from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, given_by, length_of
 
 _FEW = 24
@@ -70,7 +70,8 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             # One of its members stands for all.
             return [v.Member(source=f"{source.name}.*")], False, False
         case ("range", *bounds):
-            return _range(run, bounds, loop, trains), False, False
+            is_pass = trains and _counts_through_a_pass(run, bounds, loop)
+            return _range(run, bounds, loop, trains), False, is_pass
         case ("enumerate", inner, start):
             items, draws, is_pass = plan(run, inner, loop, trains)
             first = start.value if isinstance(start, Num) else _first_number(loop) or 0
@@ -439,6 +440,15 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
             length = run.knowledge.pass_length()
         return [Num(first + stride * i) for i in range(length)]
     return [Num(i) for i in range(length)]
+
+
+def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) -> bool:
+    """Whether a loop takes a batch from an iterator in each of as many turns as a loader has batches, and steps."""
+    last = bounds[-1]
+    if run.loops.passes or not isinstance(last, Num) or v.LENGTH not in last.tags or v.DERIVED in last.tags:
+        return False
+    takes = any(isinstance(n, syntax.Call) and call_name(n) == "next" for s in loop.body for n in walk(s))
+    return takes and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None
 
 
 def _is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:
