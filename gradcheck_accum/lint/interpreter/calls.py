@@ -144,6 +144,18 @@ def _draws_a_batch(run: State, name: str, given: list[Any]) -> bool:
     return named and not any(isinstance(a, Tensor) or v.is_data(a) for a in given)
 
 
+def _is_made_of_chance(run: State, function: v.Function, given: list[Any]) -> bool:
+    """Whether what a function gives is made of random numbers alone: it draws some, and was given only numbers."""
+    if not run.loops.depth or not run.reach.draws_at_random(function.node) or run.reach.acts((function.node,)):
+        return False
+    return all(isinstance(value, (Num, str, bool, type(None))) or _is_a_number(value) for value in given)
+
+
+def _is_a_number(value: Any) -> bool:
+    """Whether a setting has a number for its default."""
+    return v.is_named(value) and isinstance(value.default, (int, float))
+
+
 def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a value that has been evaluated."""
     match callee:
@@ -158,6 +170,8 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
                 # One of this file's functions that cuts a batch out of data it knows of.
                 run.draw()
                 return result if v.is_data(result) else v.Data()
+            if _is_made_of_chance(run, callee, [*args, *kwargs.values()]):
+                return v.made_in(result, run.loops.turn)
             if type(result) is Symbol and not result.name and not run.loops.depth and not run.reach.is_own(callee.node):
                 # What a module that is read along does not show has the name that it has where that is not read.
                 return Symbol(f"{text_of(node)[:80]}{run.calls.turn}")

@@ -385,9 +385,10 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         if trains and any(v.WHOLE in bound.tags for bound in bounds):
             # As many turns as follow from the rows of a batch that does not show them.
             run.recorder.assumed_length = True
-        # A range without a step inside is the window itself.
+        # A range without a step inside is the window itself; one that a generator yields batches in is the data's.
         is_window = not run.reach.steps(loop.body)
-        if trains and is_window and len(bounds) == 1 and isinstance(bounds[0], Num):
+        holds_it = is_window and run.reach.backward_in(loop.body)
+        if trains and holds_it and len(bounds) == 1 and isinstance(bounds[0], Num):
             run.knowledge.note_window(bounds[0])
         if trains and not is_window and len(bounds) == 3 and isinstance(bounds[2], Num):
             _note_stride(run, bounds[2], loop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint.program.names import SETTINGS
@@ -44,6 +45,20 @@ def _held(value: Any, depth: int = 0) -> Iterator[Any]:
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
     return any(isinstance(item, (Data, Unmade)) for item in _held(value))
+
+
+def made_in(value: Any, turn: int) -> Any:
+    """What a ``turn`` of a training loop has made of random numbers, where it is no number and no loss: data."""
+    match value:
+        case tuple() | list():
+            return type(value)(made_in(item, turn) for item in value)
+        case Tensor() if value.elementwise and not value.models:
+            return Data(made=turn)
+        case Symbol() if type(value) is Symbol and not value.name:
+            return Data(made=turn)
+        case Data() if value.made is None:
+            return replace(value, made=turn)
+    return value
 
 
 def is_loader(value: Any) -> bool:
