@@ -44,6 +44,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import call_name, text_of
+from gradcheck_accum.lint.torch_calls.data import is_shown
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
 from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
@@ -274,7 +275,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     if got is not None:
         return got  # the same data, as a tensor
     if path.startswith("torch.") and tail in MAKES_DATA:
-        shape = _shape(tail, args, kwargs)
+        shape = _shape(run, tail, args, kwargs)
         rows = shape[0] if shape else None
         whole = tuple(size for size in shape if size is not None)
         return v.Data(
@@ -282,7 +283,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
             made=_turn(run, tail),
             holds=_held(tail),
             is_tensor=True,
-            shape=whole if len(whole) == len(shape) else (),
+            # Values may be lists themselves.
+            shape=whole if len(whole) == len(shape) and tail not in TAKES_VALUES else (),
         )
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
@@ -323,10 +325,11 @@ def _held(tail: str) -> v.Holds:
     return v.Holds.CONSTANTS if tail in MAKES_CONSTANTS else v.Holds.VALUES
 
 
-def _shape(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | None]:
-    """The shape of what a function of PyTorch makes, as far as its arguments show it; nothing if they hold values."""
+def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | None]:
+    """The shape of what a function of PyTorch makes, as far as its arguments show it: of values, how many there are."""
     if tail in TAKES_VALUES:
-        return []
+        values = args[0] if args else None
+        return [len(values)] if isinstance(values, list) and values and id(values) not in run.iterated.grown else []
     place = PLACE_OF_SIZE.get(tail, 0)
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     sizes: list[Any] = [size]
@@ -334,6 +337,8 @@ def _shape(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | Non
         sizes = list(size)
     elif tail in TAKES_SIZES:
         sizes = args
+    # The order of all rows of data that do not show how many they are: they are no micro-batch's.
+    sizes = [None if tail == "randperm" and not is_shown(one) else one for one in sizes]
     return [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in sizes]
 
 

@@ -149,6 +149,7 @@ KEEPS_ROWS_ALONG = Names(
     *("unsqueeze", "squeeze", "argmax", "argmin", "flatten", "amax", "amin", "sum", "mean", "prod", "std", "var"),
     *("norm", "logsumexp", "all", "any"),
 )
+SWAPS_DIMENSIONS = Names("exchanges two dimensions", STATES, "transpose", "swapaxes", "swapdims", "movedim")
 GIVES_AN_ORDER = Names("gives all places along a dimension, in some order", STATES, "argsort")
 GIVES_NO_DATA = Names(
     "makes a number of data that nothing is known of",
