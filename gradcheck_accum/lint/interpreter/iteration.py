@@ -418,7 +418,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
             along = frozenset({v.POSITION})
             return [Num(bounds[0].value, along), Num(bounds[0].value + bounds[2].value, along)]
         return [Num(0), Num(1)]
-    if not run.reach.steps(loop.body) and len(bounds) == 1:
+    if not run.reach.steps(loop.body) and len(bounds) == 1 and run.reach.backward_in(loop.body):
         # Backward inside, the step outside: this range is the window itself.
         bind_steps(run, bounds[0])
         return [Num(0), Num(1)]
