@@ -17,17 +17,14 @@ from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import OutOfBudget
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.syntax import Operator, call_name, children, text_of, walk
-from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, given_by, length_of
+from gradcheck_accum.lint.syntax import Operator, children, text_of, walk
+from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_from, batches_of, given_by, length_of
 
 _FEW = 24
 """Turns that are never too many: four times the fewest that stand for a loop without an end."""
 
 _FEW_EPOCHS = 3
 _FEW_LOADERS = 3
-
-_FOR_A_GENERATOR = 10_000
-"""Evaluations in which a generator is to show how many batches it gives."""
 
 
 def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
@@ -41,7 +38,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             if inner and all(map(v.is_loader, inner)):
                 # A few stand for all: three, as the remainders of two passes may be a window together.
                 return [*inner, inner[-1]][:_FEW_LOADERS] if len(inner) > 1 else inner, False, False
-            batches = _batches_from(run, source) if trains and run.knowledge.has_remainders else None
+            batches = batches_from(run, source) if trains and run.knowledge.has_remainders else None
             if batches is not None:
                 return batches, True, True
             run.recorder.learn_units(source.rows)
@@ -220,20 +217,6 @@ def _given_to_inner_loop(run: State, loader: v.Loader, loop: syntax.For) -> list
     if loader.carry_out is None or inner is None or not _consumes(inner, loop):
         return []
     return loader.carry_out() or []
-
-
-def _batches_from(run: State, loader: v.Loader) -> list[Any] | None:
-    """The batches that a generator gives, where the source shows how many; None where it gives others too."""
-    if loader.carry_out is None:
-        return None
-    outer, run.budget = run.budget, min(run.budget, run.spent + _FOR_A_GENERATOR)
-    try:
-        found = run.knowledge.unguessed(loader.carry_out)
-    except OutOfBudget:
-        return None
-    finally:
-        run.budget = outer
-    return found if found and all(v.is_data(one) and not isinstance(one, list) for one in found) else None
 
 
 def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
@@ -448,8 +431,9 @@ def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) 
     last = bounds[-1]
     if run.loops.passes or not isinstance(last, Num) or v.LENGTH not in last.tags or v.DERIVED in last.tags:
         return False
-    takes = any(isinstance(n, syntax.Call) and call_name(n) == "next" for s in loop.body for n in walk(s))
-    return takes and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None
+    return (
+        run.reach.takes_next(loop.body) and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None
+    )
 
 
 def _is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:

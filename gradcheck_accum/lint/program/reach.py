@@ -235,9 +235,13 @@ class Reach:
         """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
         statements = list(body)
         nodes = [n for statement in statements for n in walk(statement)]
-        return any(self._any(self._to_draws, statement) for statement in statements) or any(
+        return self.takes_next(statements) or any(
             isinstance(n, syntax.For) or (isinstance(n, syntax.Call) and "batch" in call_name(n)) for n in nodes
         )
+
+    def takes_next(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements takes the next of an iterator, itself or in a function of this file."""
+        return any(self._any(self._to_draws, statement) for statement in body)
 
     def draws_at_random(self, node: syntax.Node) -> bool:
         """Whether a function draws random numbers, itself or in others of this file."""

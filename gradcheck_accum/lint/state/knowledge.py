@@ -236,6 +236,10 @@ class Knowledge:
                 break
         return length if any(m > 1 for m in self.window) else 3
 
+    def windows_of_a_pass(self) -> int:
+        """How many whole windows a pass gets."""
+        return self.pass_length() // max(self.window)
+
     def unbounded_length(self) -> int:
         """How many micro-batches a loop without an end gets: whole windows, whichever modulus is K."""
         common = math.lcm(*self.window)
