@@ -264,7 +264,7 @@ def _end_of_training(run: State, test: syntax.Expression, scope: v.Scope) -> str
     end = settled_value(run, test.comparators[0], scope) if isinstance(test, syntax.Compare) else None
     if isinstance(end, Num):
         return f"the number at {test.where.line}:{test.where.column}"
-    return end.name if v.is_named(end) and not isinstance(end, v.Figure) else ""
+    return end.name if isinstance(end, Symbol) and not isinstance(end, v.Figure) else ""
 
 
 def _ends_with_a_window(run: State, test: syntax.Expression, scope: v.Scope) -> bool:

@@ -283,8 +283,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
             made=_turn(run, tail),
             holds=_held(tail),
             is_tensor=True,
-            # Values may be lists themselves.
-            shape=whole if len(whole) == len(shape) and tail not in TAKES_VALUES else (),
+            shape=whole if len(whole) == len(shape) else (),
         )
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
@@ -328,8 +327,7 @@ def _held(tail: str) -> v.Holds:
 def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | None]:
     """The shape of what a function of PyTorch makes, as far as its arguments show it: of values, how many there are."""
     if tail in TAKES_VALUES:
-        values = args[0] if args else None
-        return [len(values)] if isinstance(values, list) and values and id(values) not in run.iterated.grown else []
+        return _shape_of_values(run, args[0]) if args else []
     place = PLACE_OF_SIZE.get(tail, 0)
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     sizes: list[Any] = [size]
@@ -340,6 +338,14 @@ def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> li
     # The order of all rows of data that do not show how many they are: they are no micro-batch's.
     sizes = [None if tail == "randperm" and not is_shown(one) else one for one in sizes]
     return [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in sizes]
+
+
+def _shape_of_values(run: State, values: Any) -> list[int | None]:
+    """The shape of a tensor of these values; a None for what else there may be, where they may be lists themselves."""
+    if not isinstance(values, list) or not values or id(values) in run.iterated.grown:
+        return [] if isinstance(values, Num) else [None]
+    inner = [_shape_of_values(run, one) for one in values]
+    return [len(values), *(inner[0] if all(one == inner[0] for one in inner) else [None])]
 
 
 def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

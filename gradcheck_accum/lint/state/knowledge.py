@@ -244,7 +244,8 @@ class Knowledge:
         """How many micro-batches a loop without an end gets: whole windows, whichever modulus is K."""
         common = math.lcm(*self.window)
         # What decides on a step need not be a modulus.
-        common = math.lcm(common, *(bound.steps for bound in self._bounds.values() if bound.steps <= LARGEST_STEPS))
+        compared = [bound.steps for bound in self._bounds.values() if bound.steps is not None]
+        common = math.lcm(common, *(steps for steps in compared if steps <= LARGEST_STEPS))
         common = common if common <= 512 else max(self.window)
         return common * max(1, -(-3 * max(self.window) // common)) if common > 1 else 6
 
