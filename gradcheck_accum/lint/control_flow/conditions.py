@@ -186,6 +186,11 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     finally:
         run.question.in_guard = outer
     truth = answered(run, test, value)
+    if guards and truth is False and run.recorder.assumed_length:
+        # The data may have more micro-batches than are assumed, and then this ends the pass.
+        _note_end(run, test, scope)
+        if _ends_the_only_pass(run, test, scope, body):
+            run.knowledge.forget_remainders()
     if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
         return truth
     if guards:
@@ -245,12 +250,21 @@ def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool
 
 
 def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:
-    """Note the comparison of a guard that may end training: a count of the loop with a setting."""
-    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GT, Comparison.GTE)):
+    """Note the comparison of a guard that may end training: a count of the loop with a setting, or with a number."""
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, *_ORDERED)):
         return
-    count, end = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
-    if isinstance(count, Num) and v.is_named(end) and not isinstance(end, v.Figure):
-        run.recorder.approach(end.name, count)
+    count = settled_value(run, test.left, scope)
+    end = _end_of_training(run, test, scope)
+    if isinstance(count, Num) and end:
+        run.recorder.approach(end, count)
+
+
+def _end_of_training(run: State, test: syntax.Expression, scope: v.Scope) -> str:
+    """What names the end that a guard compares a count with: a setting, or the place of a number; empty if neither."""
+    end = settled_value(run, test.comparators[0], scope) if isinstance(test, syntax.Compare) else None
+    if isinstance(end, Num):
+        return f"the number at {test.where.line}:{test.where.column}"
+    return end.name if isinstance(end, Symbol) and not isinstance(end, v.Figure) else ""
 
 
 def _ends_with_a_window(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
@@ -271,9 +285,12 @@ def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, bod
     is_only_pass = run.loops.depth == run.loops.passes == run.recorder.passes == 1
     if not is_only_pass or not isinstance(body[-1], (syntax.Break, syntax.Return)):
         return False
-    end = settled_value(run, test.comparators[0], scope) if isinstance(test, syntax.Compare) else None
-    counts = list(run.recorder.ends.get(end.name, {}).values()) if isinstance(end, Symbol) else []
-    return 1 < len(set(counts)) < len(counts) and counts == sorted(counts)
+    asked = run.recorder.ends.get(_end_of_training(run, test, scope), {})
+    counts = list(asked.values())
+    if len(set(counts)) < 2 or counts not in (sorted(counts), sorted(counts, reverse=True)):
+        return False
+    # Where it is asked only at steps, what counts micro-batches has grown by as many as ran between two of them.
+    return len(set(counts)) < len(counts) or max(counts) - min(counts) < max(asked) - min(asked)
 
 
 def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | None:

@@ -44,6 +44,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import call_name, text_of
+from gradcheck_accum.lint.torch_calls.data import is_shown
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
 from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
@@ -144,6 +145,18 @@ def _draws_a_batch(run: State, name: str, given: list[Any]) -> bool:
     return named and not any(isinstance(a, Tensor) or v.is_data(a) for a in given)
 
 
+def _is_made_of_chance(run: State, function: v.Function, given: list[Any]) -> bool:
+    """Whether what a function gives is made of random numbers alone: it draws some, and was given only numbers."""
+    if not run.loops.depth or not run.reach.draws_at_random(function.node) or run.reach.acts((function.node,)):
+        return False
+    return all(isinstance(value, (Num, str, bool, type(None))) or _is_a_number(value) for value in given)
+
+
+def _is_a_number(value: Any) -> bool:
+    """Whether a setting has a number for its default."""
+    return v.is_named(value) and isinstance(value.default, (int, float))
+
+
 def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a value that has been evaluated."""
     match callee:
@@ -158,6 +171,8 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
                 # One of this file's functions that cuts a batch out of data it knows of.
                 run.draw()
                 return result if v.is_data(result) else v.Data()
+            if _is_made_of_chance(run, callee, [*args, *kwargs.values()]):
+                return v.made_in(result, run.loops.turn)
             if type(result) is Symbol and not result.name and not run.loops.depth and not run.reach.is_own(callee.node):
                 # What a module that is read along does not show has the name that it has where that is not read.
                 return Symbol(f"{text_of(node)[:80]}{run.calls.turn}")
@@ -260,7 +275,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     if got is not None:
         return got  # the same data, as a tensor
     if path.startswith("torch.") and tail in MAKES_DATA:
-        shape = _shape(tail, args, kwargs)
+        shape = _shape(run, tail, args, kwargs)
         rows = shape[0] if shape else None
         whole = tuple(size for size in shape if size is not None)
         return v.Data(
@@ -309,10 +324,10 @@ def _held(tail: str) -> v.Holds:
     return v.Holds.CONSTANTS if tail in MAKES_CONSTANTS else v.Holds.VALUES
 
 
-def _shape(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | None]:
-    """The shape of what a function of PyTorch makes, as far as its arguments show it; nothing if they hold values."""
+def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | None]:
+    """The shape of what a function of PyTorch makes, as far as its arguments show it: of values, how many there are."""
     if tail in TAKES_VALUES:
-        return []
+        return _shape_of_values(run, args[0]) if args else []
     place = PLACE_OF_SIZE.get(tail, 0)
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     sizes: list[Any] = [size]
@@ -320,7 +335,17 @@ def _shape(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[int | Non
         sizes = list(size)
     elif tail in TAKES_SIZES:
         sizes = args
+    # The order of all rows of data that do not show how many they are: they are no micro-batch's.
+    sizes = [None if tail == "randperm" and not is_shown(one) else one for one in sizes]
     return [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in sizes]
+
+
+def _shape_of_values(run: State, values: Any) -> list[int | None]:
+    """The shape of a tensor of these values; a None for what else there may be, where they may be lists themselves."""
+    if not isinstance(values, list) or not values or id(values) in run.iterated.grown:
+        return [] if isinstance(values, Num) else [None]
+    inner = [_shape_of_values(run, one) for one in values]
+    return [len(values), *(inner[0] if all(one == inner[0] for one in inner) else [None])]
 
 
 def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

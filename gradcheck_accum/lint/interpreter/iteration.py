@@ -18,16 +18,13 @@ from gradcheck_accum.lint.state.control import OutOfBudget
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import Operator, children, text_of, walk
-from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_of, given_by, length_of
+from gradcheck_accum.lint.torch_calls.data import assumed_length, batches_from, batches_of, given_by, length_of
 
 _FEW = 24
 """Turns that are never too many: four times the fewest that stand for a loop without an end."""
 
 _FEW_EPOCHS = 3
 _FEW_LOADERS = 3
-
-_FOR_A_GENERATOR = 10_000
-"""Evaluations in which a generator is to show how many batches it gives."""
 
 
 def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
@@ -41,7 +38,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             if inner and all(map(v.is_loader, inner)):
                 # A few stand for all: three, as the remainders of two passes may be a window together.
                 return [*inner, inner[-1]][:_FEW_LOADERS] if len(inner) > 1 else inner, False, False
-            batches = _batches_from(run, source) if trains and run.knowledge.has_remainders else None
+            batches = batches_from(run, source) if trains and run.knowledge.has_remainders else None
             if batches is not None:
                 return batches, True, True
             run.recorder.learn_units(source.rows)
@@ -70,7 +67,8 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             # One of its members stands for all.
             return [v.Member(source=f"{source.name}.*")], False, False
         case ("range", *bounds):
-            return _range(run, bounds, loop, trains), False, False
+            is_pass = trains and _counts_through_a_pass(run, bounds, loop)
+            return _range(run, bounds, loop, trains), False, is_pass
         case ("enumerate", inner, start):
             items, draws, is_pass = plan(run, inner, loop, trains)
             first = start.value if isinstance(start, Num) else _first_number(loop) or 0
@@ -219,20 +217,6 @@ def _given_to_inner_loop(run: State, loader: v.Loader, loop: syntax.For) -> list
     if loader.carry_out is None or inner is None or not _consumes(inner, loop):
         return []
     return loader.carry_out() or []
-
-
-def _batches_from(run: State, loader: v.Loader) -> list[Any] | None:
-    """The batches that a generator gives, where the source shows how many; None where it gives others too."""
-    if loader.carry_out is None:
-        return None
-    outer, run.budget = run.budget, min(run.budget, run.spent + _FOR_A_GENERATOR)
-    try:
-        found = run.knowledge.unguessed(loader.carry_out)
-    except OutOfBudget:
-        return None
-    finally:
-        run.budget = outer
-    return found if found and all(v.is_data(one) and not isinstance(one, list) for one in found) else None
 
 
 def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Iterable[Any], bool, bool]:
@@ -384,9 +368,10 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         if trains and any(v.WHOLE in bound.tags for bound in bounds):
             # As many turns as follow from the rows of a batch that does not show them.
             run.recorder.assumed_length = True
-        # A range without a step inside is the window itself.
+        # A range without a step inside is the window itself; one that a generator yields batches in is the data's.
         is_window = not run.reach.steps(loop.body)
-        if trains and is_window and len(bounds) == 1 and isinstance(bounds[0], Num):
+        holds_it = is_window and run.reach.backward_in(loop.body)
+        if trains and holds_it and len(bounds) == 1 and isinstance(bounds[0], Num):
             run.knowledge.note_window(bounds[0])
         if trains and not is_window and len(bounds) == 3 and isinstance(bounds[2], Num):
             _note_stride(run, bounds[2], loop)
@@ -416,7 +401,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
             along = frozenset({v.POSITION})
             return [Num(bounds[0].value, along), Num(bounds[0].value + bounds[2].value, along)]
         return [Num(0), Num(1)]
-    if not run.reach.steps(loop.body) and len(bounds) == 1:
+    if not run.reach.steps(loop.body) and len(bounds) == 1 and run.reach.backward_in(loop.body):
         # Backward inside, the step outside: this range is the window itself.
         bind_steps(run, bounds[0])
         return [Num(0), Num(1)]
@@ -439,6 +424,16 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
             length = run.knowledge.pass_length()
         return [Num(first + stride * i) for i in range(length)]
     return [Num(i) for i in range(length)]
+
+
+def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) -> bool:
+    """Whether a loop takes a batch from an iterator in each of as many turns as a loader has batches, and steps."""
+    last = bounds[-1]
+    if run.loops.passes or not isinstance(last, Num) or v.LENGTH not in last.tags or v.DERIVED in last.tags:
+        return False
+    return (
+        run.reach.takes_next(loop.body) and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None
+    )
 
 
 def _is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:

@@ -9,7 +9,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.facts import is_left_open
 from gradcheck_accum.lint.program.names import CRITERION
-from gradcheck_accum.lint.program.torch_names import MEMBERS_OF_LOADERS, SCHEDULERS
+from gradcheck_accum.lint.program.torch_names import CONSTANTS, MEMBERS_OF_LOADERS, SCHEDULERS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
@@ -157,7 +157,10 @@ def attribute(run: State, value: Any, name: str) -> Any:
             held = _class_constant(run, value, name)
             return held if held is not None else Symbol(f"{value.node.name}.{name}")
         case v.Reference():
-            return run.member_of_module(value.path, name) or v.Reference(f"{value.path}.{name}")
+            path = f"{value.path}.{name}"
+            if path in CONSTANTS:
+                return Num(CONSTANTS[path], origins=frozenset({path}))
+            return run.member_of_module(value.path, name) or v.Reference(path)
         case Tensor():
             if name == "grad":
                 return UNKNOWN

@@ -25,8 +25,12 @@ _NO_ERROR = re.compile(r"StopIteration|KeyboardInterrupt|SystemExit|GeneratorExi
 
 
 def leaves_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
-    """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold."""
-    backs_out = bool(node.body) and _ends_the_turn(run, node.body[-1])
+    """Whether a branch leaves this micro-batch out, because its loss is not finite or by what its data hold.
+
+    It ends the turn, or the backward is in the other branch.
+    """
+    others = bool(node.orelse) and run.reach.backward_in(node.orelse) and not run.reach.acts(node.body)
+    backs_out = bool(node.body) and (others or _ends_the_turn(run, node.body[-1]))
     return backs_out and _asks(run, node.test, scope) and _skipped_here(run, node)
 
 

@@ -246,7 +246,8 @@ def _most_turns(run: State, loop: syntax.While, trains: bool) -> int:
     """How often a loop is run whose condition is open."""
     run.recorder.assumed_turns = run.recorder.assumed_turns or trains
     if trains and inner_training_loop(run, loop.body) is not None:
-        return 3
+        # What ends with its data comes to what these leave over, and to the turn in which there are none.
+        return run.knowledge.windows_of_a_pass() + 2 if run.reach.takes_next(loop.body) else 3
     return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
 
 

@@ -24,7 +24,13 @@ from gradcheck_accum.lint.program.facts import (
     stepper,
     switched,
 )
-from gradcheck_accum.lint.program.torch_names import AVERAGES_OVER_RANKS, BACKWARD, MOVES_WEIGHTS, OPTIMIZERS
+from gradcheck_accum.lint.program.torch_names import (
+    AVERAGES_OVER_RANKS,
+    BACKWARD,
+    MAKES_AT_RANDOM,
+    MOVES_WEIGHTS,
+    OPTIMIZERS,
+)
 from gradcheck_accum.lint.syntax import call_name, text_of, walk
 
 
@@ -86,6 +92,8 @@ class Reach:
         self._to_gradients = _closure(_either(TOUCH_GRADIENTS) | _GATHERS, callers)
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
         self._to_optimizers = _closure(_either(OPTIMIZERS), callers)
+        self._to_draws = _closure(_either({"next"}), callers)
+        self._to_chance = _closure(_either(MAKES_AT_RANDOM), callers)
         self._to_ranks = _closure(_either(_as_called(AVERAGES_OVER_RANKS, every)), callers)
         self.driven = frozenset(own.driven)
         """The last part of what this file gives to Ignite's engines (`gradcheck_accum.lint.frameworks.ignite`)."""
@@ -225,10 +233,19 @@ class Reach:
 
     def draws(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
-        nodes = [n for statement in body for n in walk(statement)]
-        return any(isinstance(n, syntax.For) for n in nodes) or any(
-            isinstance(n, syntax.Call) and (call_name(n) == "next" or "batch" in call_name(n)) for n in nodes
+        statements = list(body)
+        nodes = [n for statement in statements for n in walk(statement)]
+        return self.takes_next(statements) or any(
+            isinstance(n, syntax.For) or (isinstance(n, syntax.Call) and "batch" in call_name(n)) for n in nodes
         )
+
+    def takes_next(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements takes the next of an iterator, itself or in a function of this file."""
+        return any(self._any(self._to_draws, statement) for statement in body)
+
+    def draws_at_random(self, node: syntax.Node) -> bool:
+        """Whether a function draws random numbers, itself or in others of this file."""
+        return self._any(self._to_chance, node)
 
     def is_inert(self, body: Sequence[syntax.Statement]) -> bool:
         """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""

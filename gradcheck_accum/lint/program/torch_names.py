@@ -7,6 +7,7 @@ name means something that no other does, the function that carries it out says s
 
 from __future__ import annotations
 
+from math import e, pi
 from typing import TypeVar
 
 from gradcheck_accum.lint.program.names import Effect
@@ -148,6 +149,7 @@ KEEPS_ROWS_ALONG = Names(
     *("unsqueeze", "squeeze", "argmax", "argmin", "flatten", "amax", "amin", "sum", "mean", "prod", "std", "var"),
     *("norm", "logsumexp", "all", "any"),
 )
+SWAPS_DIMENSIONS = Names("exchanges two dimensions", STATES, "transpose", "swapaxes", "swapdims", "movedim")
 GIVES_AN_ORDER = Names("gives all places along a dimension, in some order", STATES, "argsort")
 GIVES_NO_DATA = Names(
     "makes a number of data that nothing is known of",
@@ -167,6 +169,11 @@ MAKES_DATA = Names(
 )
 MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
 MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
+CONSTANTS = Table(
+    "a number that a module has a name for",
+    STATES,
+    {f"{module}.{name}": value for module in ("math", "numpy", "torch") for name, value in (("pi", pi), ("e", e))},
+)
 TAKES_SIZES = Names("is given one size after another", STATES, "empty", "ones", "rand", "randn", "zeros")
 TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy")
 PLACE_OF_SIZE = Table("which argument is the number of rows, if not the first", STATES, {"randint": -1, "linspace": 2})

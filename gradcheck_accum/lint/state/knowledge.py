@@ -130,8 +130,14 @@ class Knowledge:
         return found[0] if len(found) == 1 else None
 
     def note_bound(self, number: Num, boundary: syntax.If) -> None:
-        """Note what a count is compared with in a condition that decides on a step."""
-        self._bounds[boundary] = WindowBound(int(number.value), number.origins)
+        """Note what a count is compared with in a condition that decides on a step.
+
+        Raises Restart where this run has gone by other numbers, and no whole window may be of this one.
+        """
+        value, is_new = int(number.value), boundary not in self._bounds
+        self._bounds[boundary] = WindowBound(value, number.origins)
+        if is_new and self._is_relied_on and value <= LARGEST_STEPS and math.lcm(*self.window) % value:
+            raise Restart
 
     def note_window(self, number: Num) -> None:
         """Note the number of turns of a loop that is a window: it has backwards, and the step comes after it."""
@@ -230,9 +236,16 @@ class Knowledge:
                 break
         return length if any(m > 1 for m in self.window) else 3
 
+    def windows_of_a_pass(self) -> int:
+        """How many whole windows a pass gets."""
+        return self.pass_length() // max(self.window)
+
     def unbounded_length(self) -> int:
         """How many micro-batches a loop without an end gets: whole windows, whichever modulus is K."""
         common = math.lcm(*self.window)
+        # What decides on a step need not be a modulus.
+        compared = [bound.steps for bound in self._bounds.values() if bound.steps is not None]
+        common = math.lcm(common, *(steps for steps in compared if steps <= LARGEST_STEPS))
         common = common if common <= 512 else max(self.window)
         return common * max(1, -(-3 * max(self.window) // common)) if common > 1 else 6
 

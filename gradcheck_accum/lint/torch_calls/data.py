@@ -12,7 +12,7 @@ from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.names import DATASET
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind, bind_steps
-from gradcheck_accum.lint.state.control import Exhausted, Raised
+from gradcheck_accum.lint.state.control import Exhausted, OutOfBudget, Raised
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
@@ -20,6 +20,8 @@ from gradcheck_accum.lint.state.values import Num, Symbol
 _LONGEST_PASS = 5_000
 _DEEPEST = 3
 """Objects in objects are looked into this far."""
+_FOR_A_GENERATOR = 10_000
+"""Evaluations in which a generator is to show how many batches it gives."""
 
 
 def given_by(run: State, source: Any) -> Any:
@@ -63,11 +65,36 @@ def stream(run: State, source: Any) -> Any:
     return v.Stream(items, run.recorder.micro_batch, source, run.loops.turn)
 
 
+def batches_from(run: State, loader: v.Loader) -> list[Any] | None:
+    """The batches that a generator gives, where the source shows how many; None where it gives others too."""
+    if loader.carry_out is None:
+        return None
+    outer, run.budget = run.budget, min(run.budget, run.spent + _FOR_A_GENERATOR)
+    try:
+        found = run.knowledge.unguessed(loader.carry_out)
+    except OutOfBudget:
+        return None
+    finally:
+        run.budget = outer
+    return found if found and all(v.is_data(one) and not isinstance(one, list) for one in found) else None
+
+
+def _iterator(run: State, generator: v.Loader) -> v.Stream:
+    """What ``next`` draws from, which a generator is itself: each of its batches is given once."""
+    if generator.drawn_from is None:
+        given = batches_from(run, generator) if run.knowledge.has_remainders else None
+        items = batches_of(generator, length_of(run, generator)) if given is None else given
+        generator.drawn_from = v.Stream(iter(items), run.recorder.micro_batch, generator, run.loops.turn)
+    return generator.drawn_from
+
+
 def draw_from(run: State, source: Any) -> Any:
     """``next(source)``: a new micro-batch, or what another iterator gives for the one under way.
 
     Those of several iterators are terms of one objective, unless the loop counts them before it steps.
     """
+    if isinstance(source, v.Loader) and source.generated and run.loops.catching:
+        source = _iterator(run, source)
     counted = run.recorder.has_run and run.knowledge.counts_to_a_step()
     if counted or not (isinstance(source, v.Stream) and run.recorder.joins(source)):
         run.draw()

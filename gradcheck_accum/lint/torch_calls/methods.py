@@ -31,6 +31,7 @@ from gradcheck_accum.lint.program.torch_names import (
     RESHAPES,
     SAME_MODEL,
     SPLITS,
+    SWAPS_DIMENSIONS,
 )
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
@@ -179,10 +180,16 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
     dimension = args[0] if args else kwargs.get("dim")
     along = dimension.value if isinstance(dimension, Num) else None
     keeps = name in KEEPS_ROWS or (name in KEEPS_ROWS_ALONG and isinstance(along, int) and along != 0)
+    keeps = keeps or (name in SWAPS_DIMENSIONS and len(args) == 2 and all(map(_is_no_first_dimension, args)))
     if name in COUNTS and not args and not kwargs:
         return counted(run, base)
     changed = base.changed(base.rows) if keeps else replace(base.changed(), counted=None)
     return replace(changed, ignored=True) if name.startswith("masked_fill") and any(map(is_left_out, args)) else changed
+
+
+def _is_no_first_dimension(number: Any) -> bool:
+    """Whether a number says which dimension is meant, from the beginning, and it is not the first."""
+    return isinstance(number, Num) and number.value > 0
 
 
 def function_of_data(run: State, path: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

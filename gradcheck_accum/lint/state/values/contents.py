@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint.program.names import SETTINGS
+from gradcheck_accum.lint.program.torch_names import REDUCES
 from gradcheck_accum.lint.state.values.copies import changed
 from gradcheck_accum.lint.state.values.data import Data, Loader, Unmade
 from gradcheck_accum.lint.state.values.definitions import Function, Instance
@@ -44,6 +46,26 @@ def _held(value: Any, depth: int = 0) -> Iterator[Any]:
 def is_data(value: Any) -> bool:
     """Whether a value is, or holds, input data."""
     return any(isinstance(item, (Data, Unmade)) for item in _held(value))
+
+
+def made_in(value: Any, turn: int) -> Any:
+    """What a ``turn`` of a training loop has made of random numbers, where it is no number and no loss: data."""
+    match value:
+        case tuple() | list():
+            return type(value)(made_in(item, turn) for item in value)
+        case Tensor() if _is_no_loss(value):
+            return Data(made=turn)
+        case Symbol() if type(value) is Symbol and not value.name:
+            return Data(made=turn)
+        case Data() if value.made is None:
+            return replace(value, made=turn)
+    return value
+
+
+def _is_no_loss(value: Tensor) -> bool:
+    """Whether a tensor is made of data one by one, or by functions of PyTorch's that are no losses, and by no model."""
+    others = [name for name in value.models if not name.startswith("torch.") or name.rpartition(".")[2] in REDUCES]
+    return not others and (value.elementwise or bool(value.models))
 
 
 def is_loader(value: Any) -> bool:

@@ -91,7 +91,7 @@ class Loader:
     ``generated`` says that a generator of the file yields them, and may yield a number beside each; ``whole`` that it
     was given a multiple of K, so that they may be whole windows. ``last_rows`` are those of the last micro-batch.
     ``carry_out`` runs the generator and gives what it yields; ``make`` gives the object that the source makes of a
-    batch, where it makes one of each.
+    batch, where it makes one of each. ``drawn_from`` is the iterator that a generator is, once one was drawn from it.
     """
 
     length: int | None = None
@@ -102,6 +102,7 @@ class Loader:
     carry_out: Callable[[], list[Any]] | None = None
     dataset: str = ""
     make: Callable[[Data], Any] | None = None
+    drawn_from: Stream | None = None
 
 
 @dataclass(frozen=True, slots=True)

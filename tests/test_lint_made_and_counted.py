@@ -1,0 +1,236 @@
+"""What a loop makes for itself, and how its passes and streams are counted: data of chance, ends, passes by number."""
+
+from __future__ import annotations
+
+import pytest
+from labelled_loops import LabelledLoop, labelled_loops
+from loops_with_places import codes_in
+
+HEAD = """\
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader
+
+net = nn.Linear(3, 1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def sounds(count):
+    for number in range(count):
+        yield torch.sin(2 * math.pi * torch.rand(8, 3))
+
+
+def windows_of(given, size):
+    held = []
+    for one in given:
+        held.append(one)
+        if len(held) == size:
+            yield list(held)
+            held.clear()
+    if held:
+        yield held
+
+
+"""
+LOOPS = labelled_loops("""\
+## A number ends the only pass over a stream of unknown length
+#: right: only losses that are finite are counted, and so many updates are the training
+def readings():
+    for number in range(1_000_000):
+        u = torch.randn(8, 3)
+        if number % 7 == 5:
+            u[2] = float("nan")
+        yield u, u.sum(1, keepdim=True)
+
+good, left = 0, 9
+for u, t in readings():
+    loss = F.l1_loss(net(u), t)
+    if not math.isfinite(loss.item()):
+        continue
+    (loss / 4).backward()
+    good += 1
+    if good == 4:
+        opt.step()
+        opt.zero_grad()
+        good = 0
+        left -= 1
+        if left == 0:
+            break
+
+#= GA301: nothing ends it but the data
+-        good = 0
+-        left -= 1
+-        if left == 0:
+-            break
++        good = 0
+
+#= GA303: bad ones are counted too
+-        continue
+-    (loss / 4).backward()
++        good += 1
++        continue
++    (loss / 4).backward()
+
+## A stream without an end, and what a count is compared with
+#: right: the source counts to 11, and 7 only changes the data
+def for_ever():
+    number = 0
+    while True:
+        u = torch.rand(8, 3)
+        yield u * 2 if number % 7 == 5 else u
+        number += 1
+
+ran = 0
+for u in for_ever():
+    (F.mse_loss(net(u), u[:, :1]) / 11).backward()
+    ran += 1
+    if ran == 11:
+        opt.step()
+        opt.zero_grad()
+        ran = 0
+
+#= GA101: as many, and undivided
+-    (F.mse_loss(net(u), u[:, :1]) / 11).backward()
++    F.mse_loss(net(u), u[:, :1]).backward()
+
+## A pass of as many turns as a loader has batches, with an iterator
+#: right: the counter goes on from one pass to the next
+def fit(net, opt, loader, epochs, every):
+    ran = 0
+    opt.zero_grad()
+    for epoch in range(epochs):
+        it = iter(loader)
+        for _ in range(len(loader)):
+            ran += 1
+            try:
+                u, t = next(it)
+            except Exception as problem:
+                print(problem)
+            (F.mse_loss(net(u), t) / every).backward()
+            if ran % every == 0:
+                opt.step()
+                opt.zero_grad()
+
+#= GA301: it begins anew in each
+-        it = iter(loader)
++        it, ran = iter(loader), 0
+
+## Whose branch has the backward
+#: GA303: the other branch counts, and has none
+for number, u in enumerate(sounds(40)):
+    loss = F.mse_loss(net(u), u[:, :1])
+    if not torch.isfinite(loss):
+        print("skipped", number)
+    else:
+        (loss / 5).backward()
+    if (number + 1) % 5 == 0:
+        opt.step()
+        opt.zero_grad()
+
+#= right: only what ran is counted
+-for number, u in enumerate(sounds(40)):
++ran = 0
++for number, u in enumerate(sounds(40)):
+
+-        (loss / 5).backward()
+-    if (number + 1) % 5 == 0:
+-        opt.step()
+-        opt.zero_grad()
++        (loss / 5).backward()
++        ran += 1
++        if ran % 5 == 0:
++            opt.step()
++            opt.zero_grad()
+
+## How many batches a generator gives
+#: right: 20 are 5 windows of 4
+for epoch in range(2):
+    opt.zero_grad()
+    for number, u in enumerate(sounds(20), 1):
+        (F.mse_loss(net(u), u[:, :1]) / 4).backward()
+        if number % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+
+#= GA301: 22 are 2 more
+-    for number, u in enumerate(sounds(20), 1):
++    for number, u in enumerate(sounds(22), 1):
+
+## Windows that a generator makes of batches
+#: GA103: 16 of them by 6, and 6 divides the last window of 4 too
+PIECES = 6
+for epoch in range(2):
+    for held in windows_of(sounds(16), PIECES):
+        opt.zero_grad()
+        for u in held:
+            F.mse_loss(net(u), u[:, :1]).div(PIECES).backward()
+        opt.step()
+
+#= right: its own length does
+-            F.mse_loss(net(u), u[:, :1]).div(PIECES).backward()
++            F.mse_loss(net(u), u[:, :1]).div(len(held)).backward()
+
+#= right: 18 are whole windows
+-    for held in windows_of(sounds(16), PIECES):
++    for held in windows_of(sounds(18), PIECES):
+
+## Data that a function makes of chance
+#: GA101: it is given a number, and turns what it has drawn
+def turned(rows):
+    k = torch.randint(0, 4, (rows,))
+    u = torch.stack([torch.rot90(torch.ones(1, 3, 3), int(n), dims=(1, 2)) for n in k])
+    return u.flatten(1), k
+
+wide = nn.Linear(9, 4)
+other = torch.optim.SGD(wide.parameters(), lr=0.1)
+for update in range(8):
+    other.zero_grad()
+    for _ in range(4):
+        u, k = turned(16)
+        F.cross_entropy(wide(u), k).backward()
+    other.step()
+
+#= right: divided
+-        F.cross_entropy(wide(u), k).backward()
++        (F.cross_entropy(wide(u), k) / 4).backward()
+
+#= right: drawn once, its losses are several terms for one batch
+-    for _ in range(4):
+-        u, k = turned(16)
++    u, k = turned(16)
++    for _ in range(4):
+
+## A draw in a function
+#: right: what an iterator has left ends a window, and the loss is a sum
+def consume(it, most):
+    used = 0
+    while used < most:
+        try:
+            u = next(it)
+        except StopIteration:
+            break
+        (F.mse_loss(net(u), u[:, :1]) / most).backward()
+        used += 1
+    return used
+
+for epoch in range(3):
+    it = sounds(21)
+    while True:
+        opt.zero_grad()
+        if not consume(it, 7):
+            break
+        opt.step()
+
+#= GA101: undivided
+-        (F.mse_loss(net(u), u[:, :1]) / most).backward()
++        F.mse_loss(net(u), u[:, :1]).backward()
+""")
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_what_is_made_and_how_it_is_counted(loop: LabelledLoop) -> None:
+    """A finding for each mistake, and none for its look-alike."""
+    assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes
