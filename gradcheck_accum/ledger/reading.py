@@ -116,26 +116,6 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
     return without.give_up(_two_readings(contested, evidence, trusting.intended, without.intended))
 
 
-def other_steps_of_a_term(evidence: Evidence, columns: Iterable[Column]) -> list[Column]:
-    """The divisions of one of several terms by a number that is K by its source, but another one than the whole loss's.
-
-    Such a term may have a weight that equals 1/K (one over the number of batches, say), or be divided by K twice.
-    """
-    by_steps = [
-        column
-        for column in columns
-        if column.source is Source.STEPS
-        and column.divides
-        and not column.scales_nothing
-        and evidence.is_constant(column)
-    ]
-    of_whole = frozenset[str]().union(*(f.origins for c in by_steps if c.whole for f in c.factors))
-    own = [column for column in by_steps if not column.whole]
-    if not of_whole or any(not f.origins.isdisjoint(of_whole) for column in own for f in column.factors):
-        return []
-    return own
-
-
 def read_as_weights(
     evidence: Evidence,
     columns: Iterable[Column],

@@ -25,10 +25,11 @@ from itertools import combinations
 from gradcheck_accum.ledger.events import Backward, Quotient, Reduction, Term, WindowBound
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
-from gradcheck_accum.ledger.reading import SeriesReading, is_right, other_steps_of_a_term, read_as_weights, read_series
-from gradcheck_accum.ledger.roles import Column, Evidence, Point, aligned
+from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
+from gradcheck_accum.ledger.roles import Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length
+from gradcheck_accum.ledger.weights_of_terms import with_weights_of_terms
 from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
 
@@ -306,31 +307,11 @@ class _Reader:
                 reading.give_up(_of_two_roles(one, others, first))
 
     def tell_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
-        """Read a term's own division by a number of K that is not the one of the whole loss as its weight.
-
-        It is that, whatever the other number is for, beside a sum: a sum is not scaled. Beside a mean, it is unknown.
-        """
-        if len(read) < 2:
-            return
-        evidences = {one: self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)) for one in read}
-        right = {one for one, reading in read.items() if is_right(reading, evidences[one])}
-        for one in [own for own in read if own not in right and not read[own].is_dark]:
-            evidence, columns = evidences[one], evidences[one].columns()
-            weights = other_steps_of_a_term(evidence, columns)
-            if not weights:
-                continue
-            as_weights = read_as_weights(evidence, columns, weights, self.coefficient, in_a_run=self.in_a_run)
-            if not is_right(as_weights, evidence):
-                continue
-            others = [other for other in read if other.lines == one.lines and other in right]
-            beside_sum = any(
-                read[other].kind is Reduction.SUM and read[other].objective_by & as_weights.scaled_by
-                for other in others
-            )
-            if beside_sum:
-                read[one] = as_weights
-            else:
-                read[one].give_up(_of_two_numbers(one, weights[0])).is_of_one_term = True
+        """Read a term's own division by a number of K that is not the one of the whole loss as its weight."""
+        if len(read) > 1:
+            evidences = {one: self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)) for one in read}
+            beside = {one: [own for own in read if own.lines == one.lines] for one in read}
+            read |= with_weights_of_terms(read, evidences, beside, self.coefficient, in_a_run=self.in_a_run)
 
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window, for their common mean."""
@@ -362,16 +343,6 @@ def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> 
     return (
         f"{series.name} is divided (line {where.line}) by what {names} is scaled by, which makes neither a mean nor a "
         "sum of it over the window: divide each term by its own count, or state --loss-coefficient"
-    )
-
-
-def _of_two_numbers(series: Series, column: Column) -> str:
-    """The note on a term that is divided by two numbers, each of which is K by its source."""
-    where = column.factors[0].where
-    return (
-        f"{series.name} is divided by {1 / column.values[0]:.6g}{f' (line {where.line})' if where else ''}, and again "
-        "with the whole loss by another number which equals it: whether the first is its weight, or scales it a second "
-        "time, is unknown: compare with a run on large batches"
     )
 
 
