@@ -224,9 +224,65 @@ for epoch in range(3):
             break
         opt.step()
 
+#= GA103: 4 of 25 are left for the last window, whose losses are divided by 7 as well
+-    it = sounds(21)
++    it = sounds(25)
+
 #= GA101: undivided
 -        (F.mse_loss(net(u), u[:, :1]) / most).backward()
 +        F.mse_loss(net(u), u[:, :1]).backward()
+
+## How many rows there are
+#: right: 128 texts, 8 batches of 16
+texts, classes = [], []
+for kind in range(4):
+    for _ in range(32):
+        texts.append([1.0, 2.0, 3.0])
+        classes.append([float(kind)])
+texts, classes = torch.tensor(texts), torch.tensor(classes)
+for epoch in range(2):
+    for b, rows in enumerate(torch.randperm(len(texts)).split(16)):
+        (F.mse_loss(net(texts[rows]), classes[rows]) / 4).backward()
+        if (b + 1) % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+
+#= GA102: the mean of the 16 rows of a batch, divided by 16
+-        (F.mse_loss(net(texts[rows]), classes[rows]) / 4).backward()
++        (F.mse_loss(net(texts[rows]), classes[rows]) / batch_size).backward()
+
+-for epoch in range(2):
++batch_size = 16
++for epoch in range(2):
+
+-    for b, rows in enumerate(torch.randperm(len(texts)).split(16)):
++    for b, rows in enumerate(torch.randperm(len(texts)).split(batch_size)):
+
+#= GA301: 112 texts are 7 batches
+-    for _ in range(32):
++    for _ in range(28):
+
+#: right: rows keep their number where other dimensions are exchanged
+class Maps(torch.utils.data.Dataset):
+    def __init__(self):
+        self.maps = torch.randn(60, 3, 5).transpose(1, 2)
+
+    def __len__(self):
+        return len(self.maps)
+
+    def __getitem__(self, place):
+        return self.maps[place]
+
+for epoch in range(2):
+    for b, u in enumerate(DataLoader(Maps(), batch_size=6)):
+        (net(u).square().mean() / 2).backward()
+        if (b + 1) % 2 == 0:
+            opt.step()
+            opt.zero_grad()
+
+#= GA301: with the first, they are 5 rows in 1 batch
+-        self.maps = torch.randn(60, 3, 5).transpose(1, 2)
++        self.maps = torch.randn(60, 3, 5).transpose(0, 2)
 """)
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from gradcheck_accum.ledger.stated_names import NAME_OF_LENGTH
 from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.program.torch_names import CONSTANTS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.syntax import Operator, text_of, walk
 
 _CONVERSIONS = frozenset({"float", "int"})
-_PI = frozenset({"math.pi", "np.pi", "numpy.pi", "torch.pi"})
+_PI = {"np.pi"}.union(path for path in CONSTANTS if path.endswith(".pi"))
 
 
 def planned_moves(run: State, function: Any) -> Any:
