@@ -297,11 +297,7 @@ class ColumnSplit:
         return ""
 
     def _is_steps(self, column: Column) -> bool:
-        points = self.evidence.points
-        return any(
-            point.is_full and point.steps > 1 and self.evidence.same(value, float(point.steps))
-            for value, point in zip(column.values, points, strict=True)
-        )
+        return self.evidence.matches(column, lambda point: float(point.steps) if point.steps > 1 else None)
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which whole losses have different weights for no known reason.

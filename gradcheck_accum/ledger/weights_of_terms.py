@@ -1,7 +1,7 @@
 """Terms that are divided by a number of K by themselves, and by another with the whole loss.
 
 The first may be a weight that equals 1/K (of a penalty, one over the number of batches), or divide by K a second time.
-Beside a sum, which is not scaled, the second belongs to the objective, and the term is right either way. Beside a mean,
+With a sum, which is not scaled, the second belongs to the objective, and the term is right either way. With a mean,
 it is unknown. The same number twice is a mistake as ever.
 """
 

@@ -428,7 +428,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
 
 def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) -> bool:
     """Whether a loop takes a batch from an iterator in each of as many turns as a loader has batches, and steps."""
-    last = bounds[-1]
+    last = bounds[-1] if bounds else None
     if run.loops.passes or not isinstance(last, Num) or v.LENGTH not in last.tags or v.DERIVED in last.tags:
         return False
     return (
