@@ -67,7 +67,14 @@ def NAME(out, y):
     return torch.nn.functional.mse_loss(out, y) * y.shape[0]
 """
 TWINS = {
-    "ACCUMULATION": Twins("GA101", "accumulates", "mixes", loss=f"{MEAN} * share_of(x) if args.NAME else {MEAN}"),
+    # The other setting is asked only where there is something else to find.
+    "ACCUMULATION": Twins(
+        "GA101",
+        "accumulates",
+        "mixes",
+        loss=f"{MEAN} * share_of(x) if args.NAME else {MEAN}",
+        after="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+    ),
     "ACTS_ON_GRADIENTS": Twins("GA101", "finish_window", "describe", after="helpers.NAME(optimizer)"),
     "CHANGES_GRADIENTS": Twins("GA101", "sync_grads", "describe", after="helpers.NAME(model)"),
     "COUNTS_OR_SCALES": Twins("GA103", "num_views", "alpha", loss=f"args.NAME * {MEAN} / K"),
