@@ -45,19 +45,3 @@ def without_collecting() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-@contextmanager
-def set_aside() -> Iterator[None]:
-    """Let the collector look for a while only at what comes now: the trees that are followed meanwhile outlive it.
-
-    Whoever has set something aside already is left alone: nothing says which objects are whose.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.examination.collecting import set_aside, without_collecting
+from gradcheck_accum.lint.examination.collecting import without_collecting
 from gradcheck_accum.lint.examination.document import LintError, decode
 from gradcheck_accum.lint.examination.outcome import Outcome
 from gradcheck_accum.results.findings import Finding, UnusedSuppression
@@ -94,14 +94,13 @@ def examine(
             with without_collecting():
                 facts = Facts(module)
                 modules = follow_imports(facts, path) if path.endswith(_MODULE) else ImportedModules(path)
-            with set_aside():
-                for explored in scenarios.explore(facts, modules, thorough=thorough):
-                    every += explored.scenarios
-                    is_thorough = is_thorough and explored.is_thorough
-                    not_followed += not explored.is_followed
-                    cost += explored.spent
-                    for diagnosis, ledger in (*scenarios.agreed(explored), *explored.interrupted):
-                        found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
+            for explored in scenarios.explore(facts, modules, thorough=thorough):
+                every += explored.scenarios
+                is_thorough = is_thorough and explored.is_thorough
+                not_followed += not explored.is_followed
+                cost += explored.spent
+                for diagnosis, ledger in (*scenarios.agreed(explored), *explored.interrupted):
+                    found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, ledger))
     except RecursionError:
         raise LintError("nested too deeply to be analyzed") from None
     read, unread = (tuple(modules.read.items()), tuple(modules.unread)) if modules else ((), ())
