@@ -131,6 +131,33 @@ def test_the_divided_loss_of_one_micro_batch(places: dict[str, str], flagged: bo
     assert is_flagged(**places) is flagged
 
 
+FLUSHED = """\
+import torch
+loader = [(torch.randn(4, 4), torch.randn(4, 3)) for _ in range(5)]
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+K = 2
+for i, (x, y) in enumerate(loader):
+    raw = torch.nn.functional.mse_loss(model(x), y)
+    loss = raw / min(K, len(loader) - i // K * K)
+    loss.backward()
+    if (i + 1) % K == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+    if (i + 1) % {every} == 0:
+        print("loss", {shown}.item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("every", "shown", "expected"),
+    # The fifth micro-batch is a window of its own, whose loss nothing divides.
+    [(5, "raw", []), (5, "loss", []), (4, "raw", []), (4, "loss", ["GA802"]), (1, "raw", []), (1, "loss", ["GA802"])],
+)
+def test_the_loss_of_a_window_of_one_is_not_divided(every: int, shown: str, expected: list[str]) -> None:
+    assert codes_in(FLUSHED.format(every=every, shown=shown)) == expected
+
+
 def test_the_message_on_one_micro_batch_says_what_it_is() -> None:
     message = few(each="print(loss.item())")
     assert "is that of a micro-batch, already divided by 4 for accumulation (backward at line" in message

@@ -10,7 +10,7 @@ from itertools import pairwise
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
 from gradcheck_accum.ledger.events import LossShown, ShownLoss
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.windows import Fate
+from gradcheck_accum.ledger.windows import Fate, Window
 from gradcheck_accum.wording import message
 
 
@@ -40,7 +40,10 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
     accumulation = account.readings.scaled_at(account.windows) if places else ()
+    full = {e.backward.micro_batch for w in _full(account) for e in w.entries} if places else set[int]()
     for (where, shown_at), events in places.items():
+        # What a shorter window's losses are divided by is their own number, and may be 1.
+        events = [event for event in events if not event.as_read or event.losses[0].micro_batch in full]
         each_kind = [_kind(account, event, accumulation, scaled[event.backward]) for event in events]
         # One micro-batch's loss may be a sum that is still growing.
         kinds = {
@@ -160,9 +163,14 @@ def _scaling(loss: ShownLoss, accumulation: Collection[Location]) -> float:
     return math.prod(factor.value or 1.0 for factor in loss.left_out if factor.where in accumulation)
 
 
+def _full(account: Account) -> list[Window]:
+    """The windows that hold K micro-batches, where K is more than 1."""
+    return [w for w in account.known() if w.micro_batches == account.steps > 1 and w.step is not None]
+
+
 def _scaled(account: Account) -> dict[Location, int]:
     """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1."""
-    full = [w for w in account.known() if w.micro_batches == account.steps > 1 and w.step is not None]
+    full = _full(account)
     shares: dict[Location, list[float | None]] = {}
     for window in full:
         for series in account.series():
