@@ -116,6 +116,10 @@ class Account:
         """The closed windows that could be followed."""
         return tuple(w for w in self.windows if not w.unknown)
 
+    def full(self) -> tuple[Window, ...]:
+        """Those of them that hold K micro-batches."""
+        return tuple(w for w in self.known() if w.micro_batches == self.steps)
+
     def series(self) -> tuple[Series, ...]:
         """The terms of the objective that reach this store."""
         return self.readings.series.get((self.optimizer, self.store), ())

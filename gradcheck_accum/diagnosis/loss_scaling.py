@@ -138,7 +138,7 @@ def _is_undivided_remainder(account: Account, series: Series, shares: Shares) ->
     """Whether a window shorter than K counts each of its micro-batches in full, though the windows of K are right."""
     if shares.window.micro_batches >= account.steps or not account.same(shares.level, float(shares.length)):
         return False
-    full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
+    full = [account.shares(w, series) for w in account.full()]
     return bool(full) and all(own is not None and account.same(own.level, 1.0) for own in full)
 
 

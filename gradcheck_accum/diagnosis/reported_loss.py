@@ -10,7 +10,7 @@ from itertools import pairwise
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
 from gradcheck_accum.ledger.events import LossShown, ShownLoss
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.windows import Fate, Window
+from gradcheck_accum.ledger.windows import Fate
 from gradcheck_accum.wording import message
 
 
@@ -40,7 +40,7 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
     accumulation = account.readings.scaled_at(account.windows) if places else ()
-    full = {e.backward.micro_batch for w in _full(account) for e in w.entries} if places else set[int]()
+    full = {e.backward.micro_batch for w in account.full() for e in w.entries} if places else set[int]()
     for (where, shown_at), events in places.items():
         # What a shorter window's losses are divided by is their own number, and may be 1.
         events = [event for event in events if not event.as_read or event.losses[0].micro_batch in full]
@@ -65,23 +65,15 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
                 f"): it is {steps} times the mean loss",
             )
             advice = "multiply only what was divided for accumulation, and either add up a window's losses or do that"
-        elif kind is _Mean.OF_DIVIDED:
-            divided = f"divided by {steps} for accumulation"
+        elif kind in (_Mean.OF_DIVIDED, _Mean.OF_ONE_DIVIDED):
+            is_mean = kind is _Mean.OF_DIVIDED
+            what = "the mean of losses that were already" if is_mean else "that of a micro-batch, already"
             said = message(
                 "the reported loss",
                 at,
-                f" is the mean of losses that were already {divided} (backward at ",
+                f" is {what} divided by {steps} for accumulation (backward at ",
                 events[-1].backward,
-                f"): it is 1/{steps} of the mean loss",
-            )
-            advice = f"log the loss before it is divided, or multiply it by {steps}"
-        elif kind is _Mean.OF_ONE_DIVIDED:
-            said = message(
-                "the reported loss",
-                at,
-                f" is that of a micro-batch, already divided by {steps} for accumulation (backward at ",
-                events[-1].backward,
-                f"): it is 1/{steps} of the loss",
+                f"): it is 1/{steps} of the {'mean loss' if is_mean else 'loss'}",
             )
             advice = f"log the loss before it is divided, or multiply it by {steps}"
         else:
@@ -163,16 +155,10 @@ def _scaling(loss: ShownLoss, accumulation: Collection[Location]) -> float:
     return math.prod(factor.value or 1.0 for factor in loss.left_out if factor.where in accumulation)
 
 
-def _full(account: Account) -> list[Window]:
-    """The windows that hold K micro-batches, where K is more than 1."""
-    return [w for w in account.known() if w.micro_batches == account.steps > 1 and w.step is not None]
-
-
 def _scaled(account: Account) -> dict[Location, int]:
     """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1."""
-    full = _full(account)
     shares: dict[Location, list[float | None]] = {}
-    for window in full:
+    for window in account.full() if account.steps > 1 else ():
         for series in account.series():
             for weight in account.readings.weights(window, series):
                 if weight.entry.fate is Fate.STALE:

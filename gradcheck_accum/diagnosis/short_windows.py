@@ -30,7 +30,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
     exceptions = interrupted(account)
     at_once = set(_stepping_at_once(account))
     for series in account.series():
-        full = [account.shares(w, series) for w in account.known() if w.micro_batches == account.steps]
+        full = [account.shares(w, series) for w in account.full()]
         complete = [s for s in full if s is not None and s.length == account.steps]
         levels = [s.level for s in complete]
         if not levels and not holds_remainders_alone(account) and not _all_lack_what_was_counted(account):

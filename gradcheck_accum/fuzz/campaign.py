@@ -15,6 +15,7 @@ from gradcheck_accum.fuzz.simplifying import plainest
 from gradcheck_accum.fuzz.strategies import variants
 from gradcheck_accum.fuzz.third_judge import Opinion, opinion
 from gradcheck_accum.fuzz.variants import OPERATORS, Variant
+from gradcheck_accum.lint.examination.collecting import without_collecting
 from gradcheck_accum.results.fuzzing import Campaign, Disagreement, Interrupted, Tally
 from gradcheck_accum.results.verdict import Verdict
 
@@ -30,6 +31,7 @@ _COMPARED_WITH_ITSELF = 50
 """One in this many variants is compared with itself at K = 1, in two more processes, which costs as much as several."""
 
 
+@without_collecting()
 def run_campaign(
     examples: int,
     *,
@@ -47,8 +49,6 @@ def run_campaign(
     kept: dict[str, Variant] = {}
     begun = time.monotonic()
     started = time.process_time()
-    collects = gc.isenabled()
-    gc.disable()
     try:
         while tally.variants < examples and (time_budget is None or time.monotonic() - begun < time_budget):
             size = min(_ROUND, examples - tally.variants)
@@ -64,8 +64,6 @@ def run_campaign(
         raise Interrupted(Campaign(tally, _disagreements(kept))) from None
     finally:
         gc.unfreeze()
-        if collects:
-            gc.enable()
     return Campaign(tally, _disagreements(kept))
 
 

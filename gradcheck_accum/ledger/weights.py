@@ -233,7 +233,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
         read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
-        reader.tell_weights_of_terms(read)
+        reader.read_weights_of_terms(read)
         reader.give_one_role(read)
         readings.series[account] = tuple(read)
         for one, reading in read.items():
@@ -306,12 +306,12 @@ class _Reader:
                 first = min((where for where, *_ in shared), key=lambda each: (each.path, each.line, each.column))
                 reading.give_up(_of_two_roles(one, others, first))
 
-    def tell_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
+    def read_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
         """Read a term's own division by a number of K that is not the one of the whole loss as its weight."""
         if len(read) > 1:
             evidences = {one: self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)) for one in read}
-            beside = {one: [own for own in read if own.lines == one.lines] for one in read}
-            read |= with_weights_of_terms(read, evidences, beside, self.coefficient, in_a_run=self.in_a_run)
+            together = {one: [own for own in read if own.lines == one.lines] for one in read}
+            read |= with_weights_of_terms(read, evidences, together, self.coefficient, in_a_run=self.in_a_run)
 
     def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
         """Whether losses that take turns are each divided by all micro-batches of a window, for their common mean."""

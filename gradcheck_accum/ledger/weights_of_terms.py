@@ -20,14 +20,14 @@ _Term = TypeVar("_Term")
 def with_weights_of_terms(
     read: Mapping[_Term, SeriesReading],
     evidences: Mapping[_Term, Evidence],
-    beside: Mapping[_Term, Sequence[_Term]],
+    together: Mapping[_Term, Sequence[_Term]],
     coefficient: float | None,
     *,
     in_a_run: bool,
 ) -> dict[_Term, SeriesReading]:
     """The readings of the terms of a loss, with those replaced, or given up, whose own number of K may be a weight.
 
-    ``beside`` has for each term those that share its backward; ``coefficient`` is the stated one of the whole loss.
+    ``together`` has for each term those that share its backward; ``coefficient`` is the stated one of the whole loss.
     """
     right = {one for one, reading in read.items() if is_right(reading, evidences[one])}
     found = dict(read)
@@ -42,7 +42,7 @@ def with_weights_of_terms(
         as_weights = read_as_weights(evidence, columns, weights, coefficient, in_a_run=in_a_run)
         if not is_right(as_weights, evidence):
             continue
-        sums = [read[other] for other in beside[one] if other in right and read[other].kind is Reduction.SUM]
+        sums = [read[other] for other in together[one] if other in right and read[other].kind is Reduction.SUM]
         if any(other.objective_by & as_weights.scaled_by for other in sums):
             found[one] = as_weights
         else:

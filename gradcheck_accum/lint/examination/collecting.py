@@ -36,7 +36,7 @@ def collecting_rarely() -> Iterator[None]:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Keep the collector away while trees are built, of which nothing is garbage; it stays off where it is off."""
+    """Keep the collector away while next to nothing becomes garbage, as where trees are built; it may be off."""
     if not gc.isenabled():
         yield
         return
