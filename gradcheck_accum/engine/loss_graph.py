@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,9 @@ from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, prod
 from gradcheck_accum.ledger.same_number import Same
 
 _same = Same()
+
+Counts = Callable[[torch.Tensor, float], float]
+"""Returns how many of its targets a loss has counted, given that as a tensor of one element, and how many it has."""
 
 _MASKS = ("MaskedFillBackward", "MulBackward")
 """Nodes that keep every element in place, but may zero some."""
@@ -92,14 +95,16 @@ def read_losses(
     scales: dict[Any, float],
     weights: Sequence[float] | None = None,
     shares_of: SharesOf = lambda *_: None,
+    counts: Counts = lambda counted, most: float(counted),
 ) -> LossReading:
     """Read the terms of scalar losses whose gradients are summed.
 
     ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are ``backward``'s own argument,
     one for each loss. ``shares_of`` returns the data that normalized weights were computed from, to which they are
-    proportional.
+    proportional. ``counts`` returns how many of its targets a loss has counted, given that number as a tensor, and how
+    many targets it has.
     """
-    walk = _Walk(scales, shares_of)
+    walk = _Walk(scales, shares_of, counts)
     for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
         outer = () if weight == 1.0 else (Factor(weight),)
         if is_cached(loss):
@@ -149,6 +154,7 @@ class _Walk:
 
     scales: dict[Any, float]
     shares_of: SharesOf
+    counts: Counts
     found: list[Term] = field(default_factory=list)
     scale: float = 1.0
     reductions: list[Any] = field(default_factory=list)
@@ -205,7 +211,7 @@ class _Walk:
             if len(inwards) < len(losses):
                 self.add(Term(_PRODUCT, Reduction.MEAN, None, outer), node)
             return inwards
-        term = _frontier(node, name, outer)
+        term = _frontier(node, name, outer, self.counts)
         self.add(_of_weighted(term, node, self.shares_of) if term.units else term, node)
         return []
 
@@ -222,12 +228,12 @@ def _summands(node: Any, name: str, outer: tuple[Factor, ...]) -> list[Way]:
     ]
 
 
-def _frontier(node: Any, name: str, factors: tuple[Factor, ...]) -> Term:
+def _frontier(node: Any, name: str, factors: tuple[Factor, ...], counts: Counts) -> Term:
     short = name.partition("Backward")[0]
     if "AccumulateGrad" in name and is_cached(node.variable):
         return Term(CACHED, Reduction.MEAN, None, factors)
     if name.startswith(LOSSES):
-        return _loss_term(node, short, factors)
+        return _loss_term(node, short, factors, counts)
     inner = _over_samples_below(node) if name.startswith(("MeanBackward0", "SumBackward0")) else None
     if inner is not None:
         return _reduced_twice(node, inner, short, factors)
@@ -377,21 +383,22 @@ def _signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _loss_term(node: Any, short: str, factors: tuple[Factor, ...]) -> Term:
+def _loss_term(node: Any, short: str, factors: tuple[Factor, ...], counts: Counts) -> Term:
     reduction = Reduction.SUM if node._saved_reduction == 2 else Reduction.MEAN
     values = getattr(node, "_saved_self", None)
     rows = float(values.shape[0]) if isinstance(values, torch.Tensor) and values.dim() else 1.0
     units = float(values.numel()) if isinstance(values, torch.Tensor) else None
     if short.startswith("NllLoss"):
-        units = _nll_units(node)
+        units = _nll_units(node, counts)
     return Term(short, reduction, units, factors, rows)
 
 
-def _nll_units(node: Any) -> float:
+def _nll_units(node: Any, counts: Counts) -> float:
     """The sum of the class weights of targets that are not ignored: what the mean divides by."""
-    if node._saved_reduction == 1:
-        return float(node._saved_total_weight)
     target, weight = node._saved_target, node._saved_weight
+    if node._saved_reduction == 1:
+        total = node._saved_total_weight
+        return counts(total, float(target.numel())) if weight is None else float(total)
     ignored = node._saved_ignore_index
     counted = target != _signed(ignored)
     if weight is None:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 
 import torch
 from torch.optim.optimizer import Optimizer
@@ -43,7 +44,7 @@ from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_sums import GradientSum
 from gradcheck_accum.verify.book.held import Change, Held, after, divided_by, times
 from gradcheck_accum.verify.book.parameters import ParameterBook, parameters_of
-from gradcheck_accum.verify.vectors.inner_products import dense, numbers, same_bits, stretches
+from gradcheck_accum.verify.vectors.inner_products import dense, numbers, same_bits, stretches, which_are_same
 from gradcheck_accum.verify.vectors.sharded import own_part
 from gradcheck_accum.verify.vectors.sketch import Sketcher, width_of
 
@@ -315,6 +316,28 @@ class GradientBook(ParameterBook):
                 self._seen[key] = (id(now), now._version)
         return changed
 
+    def _not_as_expected(self, keys: Iterable[int]) -> list[int]:
+        """Those of the parameters whose gradients may not be what is expected; a device is waited for once.
+
+        The others are that bit for bit, or, where only their sketches are held, up to rounding.
+        """
+        keys = list(keys)
+        pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        sketched: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for key in keys:
+            now, then = self.gradient(key), self._expected.get(key)
+            if now is None or then is None or now.device.type == "cpu":
+                continue
+            if self.is_sketched(key):
+                sketched[key] = now, then
+            elif not self._changes.get(key) and now.layout is torch.strided:
+                pairs[key] = now.detach(), then
+        if pairs:
+            same = which_are_same(list(pairs.values()))
+            self._exact.update(key for key, is_same in zip(pairs, same, strict=True) if is_same)
+        holding = self._exact | self._which_hold_by_sketch(sketched)
+        return [key for key in keys if key not in holding]
+
     def _looked_at(self, key: int) -> torch.Tensor | None:
         """A gradient as it is, or as it was before a change that is set aside."""
         then = self._as_before.get(key)
@@ -326,7 +349,7 @@ class GradientBook(ParameterBook):
         if now is None or expected is None:
             return now is expected
         if self.is_sketched(key):
-            return self._holds_by_sketch(key, now)
+            return key in self._which_hold_by_sketch({key: (now, expected)})
         if all(same_bits(values, then) for values, then in self._side_by_side(key)):
             self._exact.add(key)
             return True
@@ -338,15 +361,25 @@ class GradientBook(ParameterBook):
         )
         return all(near) or not all(bool(torch.isfinite(then).all()) for _, then in self._side_by_side(key))
 
-    def _holds_by_sketch(self, key: int, now: torch.Tensor) -> bool:
-        """Whether a gradient is the sum of what arrived, up to rounding."""
-        values, then = self._as_it_is(key, now), self._expected[key]
-        if then is None or not bool(torch.isfinite(then).all()):
-            return True
-        total = float(torch.linalg.vector_norm(then))
-        addends = Addends([math.sqrt(square) for square in numbers(self._squares.get(key, ()))] or [total], total)
-        apart = float(torch.linalg.vector_norm(values - then))
-        return apart <= sum_tolerance(addends, now.dtype).usual * total
+    def _which_hold_by_sketch(self, gradients: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> set[int]:
+        """The parameters whose gradients are the sums of what arrived, up to rounding.
+
+        Given are the gradients as they are, and the sketches of those sums.
+        """
+        if not gradients:
+            return set()
+        then = [expected for _, expected in gradients.values()]
+        apart = [self._as_it_is(key, now) - expected for key, (now, expected) in gradients.items()]
+        squares = [self._squares.get(key, []) for key in gradients]
+        values = iter(numbers([*torch._foreach_norm(then), *torch._foreach_norm(apart), *chain(*squares)]))
+        totals, distances = list(islice(values, len(then))), list(islice(values, len(then)))
+        found = set()
+        for (key, (now, _)), total, distance, own in zip(gradients.items(), totals, distances, squares, strict=True):
+            norms = [math.sqrt(square) for square in islice(values, len(own))]
+            allowed = sum_tolerance(Addends(norms or [total], total), now.dtype).usual * total
+            if not math.isfinite(total) or distance <= allowed:
+                found.add(key)
+        return found
 
     def _side_by_side(self, key: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """A gradient as it is and as it should be, a stretch of its elements at a time."""
@@ -405,7 +438,8 @@ class GradientBook(ParameterBook):
         self._exact.clear()
         if thoroughly:
             self._now.clear()
-        changed = [key for key in self._not_as_seen(thoroughly) if not self._is_untouched(key, thoroughly)]
+        doubtful = self._not_as_expected(self._not_as_seen(thoroughly))
+        changed = [key for key in doubtful if not self._is_untouched(key, thoroughly)]
         if not changed:
             return [], []
         cells = self.cells()

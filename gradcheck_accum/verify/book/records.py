@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gradcheck_accum.engine.independence import Proof
+from gradcheck_accum.engine.late_counts import Presumed
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.ledger.events import Backward, Reason, Step
 from gradcheck_accum.results.verdict import ByParameter
@@ -25,7 +26,8 @@ class Record:
     ``squares`` are ‖·‖² of its own gradients, by parameter identity, without a grad scaler's scale. ``changed`` is the
     reason if they were changed on their way into ``.grad``. ``called_from`` is the call chain in the user's code, empty
     where that is not known. ``moves`` is how often the weights had been moved by then
-    (`gradcheck_accum.verify.measure.saved_weights`).
+    (`gradcheck_accum.verify.measure.saved_weights`). ``presumed`` is how many targets its loss is presumed to have
+    counted, until it is asked.
     """
 
     event: Backward
@@ -36,6 +38,7 @@ class Record:
     called_from: CallChain = ()
     given: Given = NOTHING_GIVEN
     moves: int = 0
+    presumed: Presumed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from gradcheck_accum.verify.vectors.inner_products import (
     inner_products,
     is_finite,
     norm_over,
+    on_devices_of,
 )
 from gradcheck_accum.verify.vectors.sharded import Shards
 from gradcheck_accum.verify.vectors.sketch import Sketcher, joined
@@ -216,7 +217,7 @@ class Measurer:
             if key not in self._replayed:
 
                 def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:
-                    replayed: list[Vector] = [[one.get(id(p)) for p in parameters] for one in _by_key(found, wanted)]
+                    replayed = [_vector(one, parameters) for one in _by_key(found, wanted)]
                     if measured.sketched:
                         replayed = [self.sketcher.of_vector(one, parameters) for one in replayed]
                     again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
@@ -232,7 +233,7 @@ class Measurer:
             found, gradients = self._replayed[key]
             first = len(vectors)
             for gradient in gradients:
-                vector: Vector = [gradient.get(id(p)) for p in parameters]
+                vector = _vector(gradient, parameters)
                 vectors.append(self.sketcher.of_vector(vector, parameters) if measured.sketched else vector)
             again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
             measured.replays.append(again)
@@ -361,6 +362,11 @@ class Measurer:
 
 def _by_key(found: _Found, parameters: Sequence[torch.Tensor]) -> list[_Gradients]:
     return [{id(p): g for p, g in zip(parameters, one, strict=True)} for one in found.gradients]
+
+
+def _vector(gradients: _Gradients, parameters: Sequence[torch.Tensor]) -> Vector:
+    """Replayed gradients, which may have been computed on another device, as one over ``parameters``."""
+    return on_devices_of(parameters, [gradients.get(id(p)) for p in parameters])
 
 
 def _agrees(

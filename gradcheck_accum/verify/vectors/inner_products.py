@@ -31,6 +31,9 @@ _STRETCH = 1 << 16
 _DEVICE_STRETCH = 1 << 24
 """Elements that are looked at, a stretch at a time, where they would have to be copied or made as a whole."""
 
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+"""Whole numbers of so many bytes; the largest elements are two."""
+
 Vector = Sequence[torch.Tensor | None]
 """One gradient: a tensor for each parameter, None for zero."""
 
@@ -181,6 +184,24 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     return torch.equal(left, right)
 
 
+def which_are_same(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
+    """Of each pair of tensors of one shape, whether they are the same bit for bit; a device is waited for once."""
+    if any(tensor.device.type == "cpu" for pair in pairs for tensor in pair):
+        return [same_bits(left, right) for left, right in pairs]
+    found: list[torch.Tensor] = []
+    owners: list[int] = []
+    for number, (left, right) in enumerate(pairs):
+        if left.dtype is not right.dtype:
+            continue
+        # As whole numbers, a NaN equals itself.
+        left, right = (own.reshape(-1).view(_WORDS[own.itemsize]) for own in (left, right))
+        for start, stop in stretches(left.numel(), left.device):
+            found.append((left[start:stop] == right[start:stop]).all())
+            owners.append(number)
+    differ = {number for number, same in zip(owners, numbers(found), strict=True) if not same}
+    return [left.dtype is right.dtype and number not in differ for number, (left, right) in enumerate(pairs)]
+
+
 def _is_whole_words(tensor: torch.Tensor) -> bool:
     """Whether a tensor lies in words of 8 bytes: a part of a larger buffer may begin in the middle of one."""
     size = tensor.itemsize
@@ -221,9 +242,13 @@ def block_size(device: torch.device) -> int:
 
 def numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
     """The values of tensors of one element each, read from their device together."""
-    if not scalars or any(s.dtype is not scalars[0].dtype or s.device != scalars[0].device for s in scalars):
+    if not scalars:
+        return []
+    try:
+        values: list[float] = torch.stack(list(scalars)).tolist()
+    except RuntimeError:
+        # They are on several devices; to look at each beforehand would take longer.
         return [float(scalar) for scalar in scalars]
-    values: list[float] = torch.stack(list(scalars)).tolist()
     return values
 
 
@@ -297,6 +322,13 @@ def norm_over(vector: Vector, parameters: Sequence[torch.Tensor]) -> float:
             each = stretches(parameter.numel(), parameter.device)
             norms += [torch.linalg.vector_norm(pieces(start, stop)) for start, stop in each]
     return math.hypot(*numbers(norms))
+
+
+def on_devices_of(parameters: Sequence[torch.Tensor], vector: Vector) -> Vector:
+    """A gradient over ``parameters`` on their devices: what was computed elsewhere is copied as it is asked for."""
+    if all(part is None or part.device == p.device for part, p in zip(vector, parameters, strict=True)):
+        return vector
+    return Made([vector], lambda position, parts: parts[0].to(parameters[position].device))
 
 
 def combination(weighted: Sequence[tuple[float, Vector]]) -> Vector:

@@ -113,7 +113,7 @@ class Backwards:
         self._changes.before_backward(where)
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
-        backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since)
+        backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since, presumes=True)
         reading = backward_losses.reading
         if where.through and where.place not in self.remarks:
             self.remarks[where.place] = remark(where, reading.terms)
@@ -177,6 +177,7 @@ class Backwards:
             changed = CHANGED_ON_ITS_WAY if self._book.arrived(arrived) else None
         given = self._run.given.take(backward_losses.program)
         record = Record(event, part, squares, backward_losses.program, changed, call_chain(), given)
+        record.presumed = backward_losses.presumed
         self._awaited.add(record, reading.scale)
         self._run.uses.backward_ends()
         if record.changed:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gradcheck_accum.engine.graph_nodes import SCALED_AT, SCALED_BY
+from gradcheck_accum.engine.late_counts import LateCounts, Presumed
 from gradcheck_accum.engine.loss_graph import CACHED, LossReading, read_losses
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.tape import Tape
@@ -30,11 +31,15 @@ _KEPT_ASTRAY = 64
 
 @dataclass(frozen=True, slots=True)
 class BackwardLosses:
-    """The losses of one backward; ``unknown`` is why their intended weights are unknown, empty if they are known."""
+    """The losses of one backward; ``unknown`` is why their intended weights are unknown, empty if they are known.
+
+    ``presumed`` is what their only count of targets is presumed to be.
+    """
 
     reading: LossReading
     program: Program | None = None
     unknown: str = ""
+    presumed: Presumed | None = None
 
 
 class LossReader:
@@ -47,6 +52,7 @@ class LossReader:
         self.tape = Tape(on_scalar=_note_scaling)
         self.precision = 0.0
         self.records = records
+        self.counts = LateCounts()
         self._scales: dict[Any, float] = {}
         self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
         self._scale_read = weakref.WeakKeyDictionary()
@@ -69,15 +75,22 @@ class LossReader:
             known = self._scale_read[scaler] = state, float(scaler.get_scale())
         return known[1]
 
-    def read(self, losses: Sequence[torch.Tensor], weights: Any, drawn: int) -> BackwardLosses:
-        """Read ``losses``; ``weights`` is backward's gradient argument, ``drawn`` counts the batches drawn for it."""
+    def read(
+        self, losses: Sequence[torch.Tensor], weights: Any, drawn: int, *, presumes: bool = False
+    ) -> BackwardLosses:
+        """Read ``losses``; ``weights`` is backward's gradient argument, ``drawn`` counts the batches drawn for it.
+
+        ``presumes`` means that the number of targets of a loss may be presumed, where to ask for it takes long.
+        """
         numbers = _numbers(weights, len(losses))
         if numbers is None or any(loss.numel() != 1 for loss in losses):
             term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
             return BackwardLosses(LossReading((term,)))
         with without_modes():
             # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
-            reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of)
+            reading, presumed = self._counted(losses, numbers) if presumes else (None, None)
+            if reading is None:
+                reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of)
         roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
         self.precision = max([self.precision, *roundoffs])
 
@@ -92,12 +105,24 @@ class LossReader:
         if any(term.kind == CACHED for term in reading.terms):
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None
-            return BackwardLosses(replace(reading, terms=terms), program, unknown)
+            return BackwardLosses(replace(reading, terms=terms), program, unknown, presumed)
         if has_a_term_per_batch(reading, drawn, lambda: program or recorded()):
             return BackwardLosses(
-                replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES
+                replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )
-        return BackwardLosses(reading, program)
+        return BackwardLosses(reading, program, presumed=presumed)
+
+    def _counted(
+        self, losses: Sequence[torch.Tensor], numbers: Sequence[float]
+    ) -> tuple[LossReading | None, Presumed | None]:
+        """A reading in which one count of targets may be presumed; None where several would be."""
+        reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of, self.counts.of)
+        presumed = self.counts.presumed()
+        if not presumed:
+            return reading, None
+        own = [term for term in reading.terms if term.units == presumed[0].most]
+        # It has to be found again when its count is known.
+        return (reading, replace(presumed[0], name=own[0].name)) if len(presumed) == len(own) == 1 else (None, None)
 
     def _cached(self, terms: Iterable[Term]) -> tuple[tuple[Term, ...], str]:
         """The terms of a loss of which some are cached, and why their weights are unknown, empty if they are known.

@@ -162,6 +162,8 @@ class Observer:
         if last is not None:
             self.tell(self.steps.about_to_clear, self.run.uses.written)
             self.tell(self.changes.notice, last.where, thoroughly=False)
+        for records in self.run.awaited.left_over().values():
+            self.steps.count(records)
 
     def before_grad(self, outputs: Any, inputs: Any, weights: Any) -> bool:
         """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from torch.optim.optimizer import Optimizer
@@ -21,6 +21,7 @@ from gradcheck_accum.verify.watching.changes import CLEARED_BY_HAND, READ_BETWEE
 from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.objectives import merged
+from gradcheck_accum.verify.watching.presumed_counts import put_right
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
 from gradcheck_accum.verify.watching.step_measuring import INSIDE_BACKWARD, SKIPPED, StepMeasuring
@@ -54,7 +55,7 @@ class Steps:
         max_windows: int | None,
     ) -> None:
         self._journal, self._awaited, self._book, self._clips = run.journal, run.awaited, run.book, run.clips
-        self._counters, self._uses = run.counters, run.uses
+        self._counters, self._uses, self._losses = run.counters, run.uses, run.losses
         self._arrivals, self._by_hand, self._changes = arrivals, by_hand, changes
         self._schedules, self._backwards, self._measuring = schedules, backwards, measuring
         self._max_windows = max_windows
@@ -151,6 +152,7 @@ class Steps:
             # Inside a backward its own graph is still in use, and inside a step those of its closure's earlier calls.
             self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
         records = self._awaited.take(optimizer)
+        self.count(records)
         self._merge(records, self._counters.counted(step))
         if inside_backward:
             # The backward under way is entered when it has ended: the window does not hold it.
@@ -219,6 +221,7 @@ class Steps:
         )
         self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
         records = self._awaited.take_all(self._book.sharing(optimizer))
+        self.count(records)
         self._merge(records, self._counters.counted(step))
         self._journal.add(step)
         self._arrivals.averaging.stepped()
@@ -228,6 +231,12 @@ class Steps:
         self._uses.step_ends(own)
         if self.on_step is not None:
             self.on_step(self._journal.steps)
+
+    def count(self, records: Iterable[Record]) -> None:
+        """Ask how many targets the losses of backwards have counted, where that was presumed."""
+        changed = put_right(records, self._losses.counts)
+        if changed:
+            self._journal.put_right(changed)
 
     def _merge(self, records: Sequence[Record], counted: int | None) -> None:
         """Give backwards over one micro-batch its number."""
