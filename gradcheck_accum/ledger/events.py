@@ -181,6 +181,17 @@ class Rework(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangedByStep(Event):
+    """An optimizer's step changed the gradients in ``stores`` that it had used, and not by one factor for all of them.
+
+    PyTorch's SGD with Nesterov momentum does where it updates all parameters together (``foreach``, the default on a
+    GPU). It matters only to whoever uses what is left of them.
+    """
+
+    stores: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clip(Event):
     """The gradients in ``stores`` were clipped by norm or by value."""
 

@@ -9,6 +9,7 @@ from gradcheck_accum.ledger.cleared_gradients import part
 from gradcheck_accum.ledger.events import (
     Backward,
     Cause,
+    ChangedByStep,
     Event,
     Factor,
     Opaque,
@@ -35,6 +36,10 @@ CLEARED_AND_REWORKED = Reason(
     "put back: accumulate in .grad to compare",
     Cause.BY_HAND,
 )
+LEFT_CHANGED = Reason(
+    "the optimizer's step changed the gradients that it used, as PyTorch's SGD with Nesterov momentum does on a GPU, "
+    "and they were used again: clear them after each step"
+)
 
 
 @dataclass(slots=True)
@@ -50,6 +55,8 @@ class _StoreState:
     unknown: Reason | None = None
     rework: Rework | None = None
     """What was done by hand to the gradients that no step has used yet."""
+    changed_by_step: bool = False
+    """Whether a step has changed what is left in the store."""
     waiting: set[Backward] = field(default_factory=set)
     """The backwards whose gradients are not in the store yet."""
 
@@ -60,6 +67,8 @@ class _StoreState:
             case Backward():
                 if self.rework is not None:
                     self.unknown, self.rework = self.unknown or REWORKED_BETWEEN, None
+                if self.changed_by_step:
+                    self.unknown = self.unknown or LEFT_CHANGED
                 self.entries.append(Entry(event, Fate.LIVE, grad_factors=_rescaled(event), epoch=self.passes.of(event)))
                 self.waiting = {*self.waiting, event} if event.waits else set()
             case ScaleGrads():
@@ -68,8 +77,10 @@ class _StoreState:
                 only_adds = event.only_adds and (self.rework is None or self.rework.only_adds)
                 origins = event.origins | (self.rework.origins if self.rework is not None else frozenset())
                 self.rework = replace(event, only_adds=only_adds, origins=origins)
+            case ChangedByStep():
+                self.changed_by_step = True
             case ZeroGrad():
-                self.rework = None
+                self.rework, self.changed_by_step = None, False
                 self.entries = [
                     replace(entry, fate=Fate.WIPED, wiped_by=event) if self._is_cleared_now(entry) else entry
                     for entry in self.entries
@@ -96,6 +107,8 @@ class _StoreState:
         if step is None:
             entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
         unknown, rework = self.unknown, self.rework
+        if unknown is None and step is not None and self.changed_by_step:
+            unknown = LEFT_CHANGED
         if unknown is None and rework is not None and _may_put_back(entries):
             unknown = CLEARED_AND_REWORKED
         window = Window(

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from gradcheck_accum.ledger.events import (
     AverageUpdate,
     Backward,
+    ChangedByStep,
     Clip,
     Event,
     GraphsHeld,
@@ -191,7 +192,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
         return where, event.count, event.read
     if isinstance(event, Rework):
         return where, event.stores, event.only_adds
-    if isinstance(event, (Clip, Unscale)):
+    if isinstance(event, (ChangedByStep, Clip, Unscale)):
         return where, event.stores
     return where if isinstance(event, ScalerUpdate) else None
 

@@ -79,6 +79,7 @@ _REPORTS = Portable(
         events.AverageUpdate,
         events.Backward,
         events.Cause,
+        events.ChangedByStep,
         events.Clip,
         events.Count,
         events.DataGradientRead,

@@ -11,6 +11,7 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.events import (
     Cause,
+    ChangedByStep,
     Clip,
     Event,
     Opaque,
@@ -161,6 +162,19 @@ class Changes:
                 self._clips.end(ClipCall(keys, "value", limit, 0.0))
                 found |= keys
         return found
+
+    def after_step(self, where: Location) -> None:
+        """An optimizer has stepped: what it did to the gradients that it had used, it did for no step of the loop."""
+        with self._losses.tape.paused():
+            events, _ = self._book.changes(where, thoroughly=False)
+        left: set[str] = set()
+        for event in events:
+            if isinstance(event, (Unscale, ZeroGrad)):
+                self._journal.add(event)
+            elif isinstance(event, (Clip, Opaque, ScaleGrads)):
+                left |= event.stores
+        if left:
+            self._journal.add(ChangedByStep(where=where, stores=frozenset(left)))
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered; what values are cleared does not matter."""

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gradcheck_accum.ledger.events import Backward, Clip, Event, Opaque, Rework, ScaleGrads, Step, Unscale, ZeroGrad
+from gradcheck_accum.ledger.events import (
+    Backward,
+    ChangedByStep,
+    Clip,
+    Event,
+    Opaque,
+    Rework,
+    ScaleGrads,
+    Step,
+    Unscale,
+    ZeroGrad,
+)
 from gradcheck_accum.verify.book.gradient_book import GradientBook
 from gradcheck_accum.verify.book.kinds import Kind, Kinds, RunningNumbers
 from gradcheck_accum.verify.book.past_events import PastEvents
 from gradcheck_accum.verify.book.past_steps import PastSteps
 from gradcheck_accum.verify.book.records import Measured
 
-_TOUCHING = (ZeroGrad, ScaleGrads, Rework, Clip, Unscale, Opaque, Step)
+_TOUCHING = (ZeroGrad, ScaleGrads, Rework, ChangedByStep, Clip, Unscale, Opaque, Step)
 """Events that may separate backwards: those before may have other weights than those after."""
 _TELLING = 8
 """Windows from which the loop's scaling is read while it runs."""

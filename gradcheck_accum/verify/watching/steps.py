@@ -289,6 +289,8 @@ class Steps:
         self._uses.step_ends(self._stepping)
         inside_backward = bool(self._backwards.depth)
         self._measuring.after(optimizer, measured, shadow if called == 1 else None, ends_step=not inside_backward)
+        if not inside_backward:
+            self._changes.after_step(measured.step.where)
         if self.on_step is not None:
             self.on_step(self._journal.steps)
         self.stop_if_enough()
