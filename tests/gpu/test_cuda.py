@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from gradcheck_accum.engine.late_counts import SURE
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
 
@@ -107,6 +113,182 @@ def test_a_micro_batch_waits_for_nothing_in_ledger_mode() -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert observation.result().verdict is Verdict.EQUIVALENT
+
+
+def test_a_count_of_targets_is_not_waited_for_once_many_losses_have_counted_all() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with observe(reference="ledger") as observation:
+        for window in range(12):
+            batches = [(torch.randn(8, 16, device="cuda"), torch.randint(0, 4, (8,), device="cuda")) for _ in range(4)]
+            torch.cuda.set_sync_debug_mode("error" if 4 * window >= SURE else "default")
+            try:
+                for x, y in batches:
+                    (cross_entropy(model(x), y) / 4).backward()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            optimizer.step()
+            optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert [w.units for w in result.windows] == [32.0] * 12
+
+
+def test_a_target_that_is_ignored_late_is_not_taken_for_counted() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe(reference="ledger") as observation:
+        for i in range(48):
+            y = torch.randint(0, 4, (8,), device="cuda")
+            y[: 5 if i in (41, 45) else 0] = -100
+            (cross_entropy(model(torch.randn(8, 16, device="cuda")), y) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert [w.units for w in result.windows] == [32.0] * 10 + [27.0] * 2
+    assert result.windows[10].verdict is Verdict.INCONCLUSIVE
+    assert result.windows[11].verdict is Verdict.DEVIATES
+    assert [d.mistake.code for d in result.diagnosis] == ["GA104"]
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "fused AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
+    "Nesterov": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+    "foreach Adam": lambda p: torch.optim.Adam(p, lr=1e-3, foreach=True, weight_decay=0.1),
+    "capturable": lambda p: torch.optim.Adam(p, lr=1e-3, capturable=True),
+    "fused SGD": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("reference", ["both", "ledger", "sketch"])
+@pytest.mark.parametrize("scaler", [False, True])
+def test_optimizers_of_a_gpu(name: str, reference: str, scaler: bool) -> None:
+    def result(divisor: float, micro_batches: int) -> VerifyResult:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+        optimizer = OPTIMIZERS[name](model.parameters())
+        scale = torch.amp.GradScaler("cuda", enabled=scaler)
+        with observe(reference=reference) as observation:  # type: ignore[arg-type]
+            for i in range(micro_batches):
+                x, y = torch.randn(8, 16, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
+                with torch.autocast("cuda", dtype=torch.float16, enabled=scaler):
+                    loss = cross_entropy(model(x), y) / divisor
+                scale.scale(loss).backward()
+                if (i + 1) % 4 == 0 or i + 1 == micro_batches:
+                    scale.step(optimizer)
+                    scale.update()
+                    optimizer.zero_grad()
+        return observation.result()
+
+    right, undivided, remainder = result(4, 12), result(1, 12), result(4, 10)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert [d.mistake.code for d in undivided.diagnosis] == ["GA101"], undivided.reason
+    assert (remainder.verdict, [d.mistake.code for d in remainder.diagnosis]) == (Verdict.DEVIATES, ["GA103"])
+    assert remainder.windows[-1].weights == pytest.approx([0.5, 0.5])
+
+
+def test_weights_in_bfloat16() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda().bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with observe() as observation:
+        for i in range(12):
+            x, y = torch.randn(8, 16, device="cuda", dtype=torch.bfloat16), torch.randint(0, 4, (8,), device="cuda")
+            (cross_entropy(model(x), y) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_trajectory(device: str | None) -> None:
+    result = run(4, trajectory=True, device=device)
+    assert result.verdict is Verdict.EQUIVALENT
+    assert all(w.drift is not None and w.drift < 1e-3 for w in result.windows), result.windows
+
+
+def test_a_compiled_model() -> None:
+    torch.manual_seed(0)
+    model = torch.compile(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with observe() as observation:
+        for i in range(8):
+            x, y = torch.randn(8, 16, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
+            (cross_entropy(model(x), y) / 4).backward()
+            if (i + 1) % 4 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+def test_a_model_on_two_devices() -> None:
+    torch.manual_seed(0)
+
+    class Split(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 4).cuda()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x).relu().cuda())  # type: ignore[no-any-return]
+
+    def result(divisor: float) -> VerifyResult:
+        model = Split()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with observe() as observation:
+            for i in range(8):
+                loss = cross_entropy(model(torch.randn(8, 16)), torch.randint(0, 4, (8,), device="cuda"))
+                (loss / divisor).backward()
+                if (i + 1) % 4 == 0:
+                    nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return observation.result()
+
+    right, wrong = result(4), result(1)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"], wrong.reason
+
+
+SCRIPT = """
+import argparse
+
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accum", type=int, default=4)
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(96, 16), torch.randint(0, 4, (96,)))
+for i, (x, y) in enumerate(torch.utils.data.DataLoader(data, batch_size=args.batch_size, pin_memory=True)):
+    loss = nn.functional.cross_entropy(model(x.cuda(non_blocking=True)), y.cuda(non_blocking=True))DIVIDED
+    loss.backward()
+    if (i + 1) % args.accum == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("command", ["verify", "compare"])
+def test_commands_on_a_script_for_a_gpu(command: str, tmp_path: Path) -> None:
+    options = ["--vary", "batch-size=8,32", "--vary", "accum=4,1"] if command == "compare" else []
+    for divided, status in ((" / args.accum", 0), ("", 1)):
+        script = tmp_path / "train.py"
+        script.write_text(SCRIPT.replace("DIVIDED", divided))
+        started = [sys.executable, "-m", "gradcheck_accum", command, *options, str(script)]
+        done = subprocess.run(started, capture_output=True, text=True)
+        assert done.returncode == status, done.stdout + done.stderr
 
 
 def test_random_numbers_of_the_device_are_the_loops_own() -> None:
