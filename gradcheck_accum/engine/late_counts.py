@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-SURE = 32
+SURE = 16
 """How many losses in a row must have counted all of their targets before the next are presumed to."""
 
 

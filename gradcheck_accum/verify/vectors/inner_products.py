@@ -149,10 +149,14 @@ def are_equal(left: Vector, right: Vector, parameters: Sequence[torch.Tensor]) -
     """Whether two gradients over ``parameters`` are the same bit for bit."""
     if isinstance(left, Made) or isinstance(right, Made):
         return all(_are_equal_at(left, right, i, p) for i, p in enumerate(parameters))
-    return all(
-        a is b or (a is not None and b is not None and a.dtype is b.dtype and torch.equal(dense(a), dense(b)))
-        for a, b in zip(left, right, strict=True)
-    )
+    pairs = []
+    for a, b in zip(left, right, strict=True):
+        if a is not None and b is not None and a is not b:
+            pairs.append((dense(a), dense(b)))
+        elif a is not b:
+            return False
+    # Different gradients mostly differ at once.
+    return all(which_are_same(pairs[:1])) and all(which_are_same(pairs[1:]))
 
 
 def _are_equal_at(left: Vector, right: Vector, position: int, parameter: torch.Tensor) -> bool:
@@ -286,6 +290,9 @@ def _blocks(
         rows = torch.cat([part.reshape(-1) for part in flat]).detach().view(len(vectors), -1)
         yield from torch.split(rows.double(), lengths, dim=1)
         return
+    if device.type != "cpu":
+        yield from _blocks_of_many(vectors, parameters, device)
+        return
     size = min(block_size(device), max(lengths))
     block = torch.empty(len(vectors), size, dtype=torch.float64, device=device)
     for position, length in enumerate(lengths):
@@ -299,6 +306,42 @@ def _blocks(
                 else:
                     target.copy_(part(start, stop))
             yield chosen
+
+
+def _blocks_of_many(
+    vectors: Sequence[Vector], parameters: Sequence[torch.Tensor], device: torch.device
+) -> Iterator[torch.Tensor]:
+    """As `_blocks`, with the stretches of as many parameters in a block as it holds: a GPU is bound by its calls."""
+    most = block_size(device)
+    block = torch.empty(len(vectors), most, dtype=torch.float64, device=device)
+    waiting: list[list[torch.Tensor]] = [[] for _ in vectors]
+    held = 0
+
+    def filled() -> torch.Tensor:
+        for row, own in zip(block, waiting, strict=True):
+            row[:held].copy_(torch.cat(own))
+            own.clear()
+        return block[:, :held]
+
+    for position, parameter in enumerate(parameters):
+        parts = [pieces_of(v, position) for v in vectors]
+        start = 0
+        while start < parameter.numel():
+            stop = min(start + most - held, parameter.numel())
+            for own, part in zip(waiting, parts, strict=True):
+                own.append(_zeros(stop - start, device) if part is None else part(start, stop).to(device))
+            held += stop - start
+            start = stop
+            if held == most:
+                yield filled()
+                held = 0
+    if held:
+        yield filled()
+
+
+def _zeros(elements: int, device: torch.device) -> torch.Tensor:
+    """Zeros that share one element."""
+    return torch.zeros((), device=device).expand(elements)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
