@@ -12,9 +12,9 @@ BUCKETS elements a sketch is exact, and so is, of any, whether one gradient is a
 No sign and no bucket is kept for an element. A gradient is read in stretches. The signs of a stretch begin at a random
 place of one pool; its buckets are the elements' numbers modulo a prime that is drawn for it, turned by a number that is
 drawn too. So p is 1 / BUCKETS for elements of different stretches. Of one stretch, two elements share a bucket only if
-the prime divides their distance: at most one of the 75 primes does, and none that of the rows of a matrix of the usual
-widths. (A bucket for each column of a matrix, which a width of a power of two would give, would be no sketch of a
-gradient that lies in a few columns.)
+the prime divides their distance: at most one of the 75 primes does (two on a GPU, whose stretches are longer), and none
+that of the rows of a matrix of the usual widths. (A bucket for each column of a matrix, which a width of a power of two
+would give, would be no sketch of a gradient that lies in a few columns.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STRETCH = 1 << 16
 _DEVICE_STRETCH = 1 << 20
 """Elements that are read at a time: of a processor they stay in its cache, a GPU is given more at once.
 
-They are few calls for each element, and fewer than the product of any two of the primes.
+They are few calls for each element, and fewer than the product of any three of the primes (of any two, a processor's).
 """
 
 _POOL = 1 << 22
@@ -105,8 +105,13 @@ class Sketcher:
         return InnerProducts(columns, is_factor=True, sampled=not are_exact(parameters))
 
     def _of_pieces(self, place: int, elements: int, device: torch.device, pieces: Pieces) -> torch.Tensor:
-        total = torch.zeros(min(elements, BUCKETS), dtype=torch.float64, device=device)
         signs = _signs(device)
+        if elements <= BUCKETS:
+            # Each element has a bucket of its own.
+            first = self._plan(place, elements, device)[0].first
+            own = pieces(0, elements)
+            return signs[first : first + elements].to(own.dtype).mul_(own).double()
+        total = torch.zeros(BUCKETS, dtype=torch.float64, device=device)
         for start, stop, width, turn, first in self._plan(place, elements, device):
             # A change of signs is exact in every dtype; only the sum needs more digits. To convert the signs first is
             # faster than to multiply by numbers of another dtype.
