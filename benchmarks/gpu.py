@@ -1,10 +1,11 @@
 """What watching costs on a GPU: windows of a model like GPT-2 small in bfloat16, plain and watched, in pairs.
 
-    python benchmarks/gpu.py [--pairs 5] [--windows 3]
+    python benchmarks/gpu.py [--pairs 5] [--windows 6]
 
-Printed are the median ratios of ledger mode and of both references to the plain loop, and how long the comparison of a
-window takes, relative to reading its gradients once at the speed at which the device copies memory. Without a CUDA
-device it says so, and ends.
+Printed are the median ratios of ledger mode, of both references and of sketches to the plain loop, in time and in peak
+memory, and how long the comparison of a window takes, relative to reading its gradients once at the speed at which the
+device copies memory. The first windows are left out: memory is asked for in them, and the targets of each loss are
+counted before its backward. Without a CUDA device it says so, and ends.
 """
 
 from __future__ import annotations
@@ -44,15 +45,20 @@ class Transformer(nn.Module):
         return nn.functional.linear(states, self.tokens.weight)
 
 
-def seconds(windows: int, reference: str | None) -> float:
-    """The mean time of a window, the first left out."""
+LEFT_OUT = 3
+
+
+def measured(windows: int, reference: str | None) -> tuple[float, int]:
+    """The mean time of a window in seconds, the first left out, and the peak of allocated memory in bytes."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     model = Transformer().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     start = 0.0
     with nullcontext() if reference is None else observe(reference=reference):  # type: ignore[arg-type]
-        for window in range(windows + 1):
-            if window == 1:
+        for window in range(windows + LEFT_OUT):
+            if window == LEFT_OUT:
                 torch.cuda.synchronize()
                 start = time.perf_counter()
             for _ in range(K):
@@ -64,7 +70,7 @@ def seconds(windows: int, reference: str | None) -> float:
             optimizer.step()
             optimizer.zero_grad()
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / windows
+    return (time.perf_counter() - start) / windows, torch.cuda.max_memory_allocated()
 
 
 def comparison() -> tuple[float, float]:
@@ -93,20 +99,22 @@ def comparison() -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--windows", type=int, default=3)
+    parser.add_argument("--windows", type=int, default=6)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: not run")
         return
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    for reference in ("ledger", "both"):
-        ratios = []
+    gradients = sum(p.numel() * p.element_size() for p in Transformer().parameters())
+    for reference in ("ledger", "both", "sketch"):
+        ratios, more = [], []
         for pair in range(options.pairs):
             # In turn, so that neither always comes first.
-            found = {way: seconds(options.windows, way) for way in (None, reference)[:: 1 if pair % 2 else -1]}
-            ratios.append(found[reference] / found[None])
+            found = {way: measured(options.windows, way) for way in (None, reference)[:: 1 if pair % 2 else -1]}
+            ratios.append(found[reference][0] / found[None][0])
+            more.append((found[reference][1] - found[None][1]) / gradients)
         spread = f"pairs {min(ratios):.3f} to {max(ratios):.3f}"
-        print(f"{reference}: {statistics.median(ratios):.3f}x ({spread})")
+        print(f"{reference}: {statistics.median(ratios):.3f}x ({spread}), {statistics.median(more):+.2f} gradients")
     took, least = comparison()
     print(f"comparison: {1e3 * took:.2f} ms, {took / least:.1f}x of reading both gradients once")
 
