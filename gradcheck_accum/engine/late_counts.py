@@ -1,6 +1,6 @@
 """How many targets a loss has counted, where to ask its device for it would make the loop wait.
 
-A cross-entropy leaves out the targets that it is told to ignore, and how many are left only its device knows. A loop
+A cross-entropy leaves out the targets that it has to ignore, and how many are left only its device knows. A loop
 that runs ahead of its device must not wait for that in every micro-batch. So when many losses have counted all of their
 targets, the next ones are presumed to, and are asked together at the step, where the loop waits in any case. Once a
 loss has ignored a target, each is asked at once again: its gradient may need another weight than the others', and is
