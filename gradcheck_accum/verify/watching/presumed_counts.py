@@ -20,7 +20,7 @@ COUNTED_LATE = Reason(
 def put_right(records: Iterable[Record], counts: LateCounts) -> dict[Backward, Backward]:
     """The backwards of ``records`` whose losses ignored targets, as they are with what these really counted.
 
-    The gradients of such a backward cannot be separated from those that it was added to, so its record is marked as changed.
+    The gradients of such a backward are in one sum with those before it, so its record is marked as changed.
     """
     asked = [(record, record.presumed) for record in records if record.presumed is not None]
     found: dict[Backward, Backward] = {}
