@@ -92,4 +92,4 @@ def test_the_scale_of_a_grad_scaler_is_read_once_until_it_is_updated(monkeypatch
 
 
 def test_of_cross_entropy_only_the_number_of_its_units_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reads_of_a_window(monkeypatch, cross_entropy) == {"_nll_units": 4}
+    assert reads_of_a_window(monkeypatch, cross_entropy) == {"of": 4}
