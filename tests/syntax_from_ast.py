@@ -30,7 +30,9 @@ class _Lowering:
         self._at = at
 
     def module(self, module: ast.Module) -> s.Module:
-        return s.Module(NOWHERE, None, self.all(module.body), tuple(self.comments()))
+        # White space after the last line is none of what LibCST reads, and its lines never end with returns alone.
+        read = re.sub(r"(?<=[\r\n])[ \t\f]+\Z", "", self._text)
+        return s.Module(NOWHERE, None, self.all(module.body), tuple(self.comments()), re.sub(r"\r(?!\n)", "\n", read))
 
     def comments(self) -> Iterator[s.Comment]:
         """The comments of the text, read from its tokens."""

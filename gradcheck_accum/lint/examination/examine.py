@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,8 @@ class Examination:
     """The other files that were read, each with a digest (`gradcheck_accum.lint.program.imported_modules`)."""
     unread: tuple[str, ...] = ()
     """The files that its budget left unread."""
+    module: syntax.Module | None = field(default=None, repr=False, compare=False)
+    """What was read; None where a source was only checked for syntax errors."""
 
     def outcome(self) -> Outcome:
         """The part of it that is reported."""
@@ -105,7 +107,7 @@ def examine(
         raise LintError("nested too deeply to be analyzed") from None
     read, unread = (tuple(modules.read.items()), tuple(modules.unread)) if modules else ((), ())
     if module is None or not (found or module.comments):
-        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read, unread)
+        return Examination((), (), (), tuple(every), is_thorough, not_followed, cost, read, unread, module)
     own = _CommentedSource(module, lines)
     files = {path: own}
     kept: list[tuple[Finding, Ledger]] = []
@@ -127,7 +129,7 @@ def examine(
         for comment, useless in own.comments.unused()
     )
     return Examination(
-        tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read, unread
+        tuple(kept), tuple(suppressed), unused, tuple(every), is_thorough, not_followed, cost, read, unread, module
     )
 
 

@@ -48,7 +48,7 @@ def repairs(
     document: Document, examination: Examination, wanted: Sequence[tuple[Finding, Ledger]], budget: Budget
 ) -> Iterator[tuple[Finding, Repaired | None]]:
     """The findings with their repairs, in the order in which they are best made; none where the script is not read."""
-    script = _parse(document.source)
+    script = _script(document.source, examination)
     order = list(REPAIRS)
     for finding, ledger in sorted(wanted, key=lambda item: order.index(item[0].mistake.code)):
         goal = _Goal.of(examination, finding)
@@ -58,9 +58,12 @@ def repairs(
             yield finding, _repair(script, document, examination, finding, ledger, goal, budget, _DEEPEST)
 
 
-def _parse(text: str) -> Script | None:
+def _script(text: str, examination: Examination) -> Script | None:
+    """What was examined, as a script to be changed; None where it cannot be."""
+    if examination.module is None:
+        return None
     try:
-        return Script(text)
+        return Script(text, examination.module)
     except CannotEdit:
         return None
 
@@ -119,7 +122,7 @@ def _repair(
     for repaired in incomplete[:_WIDEST] if depth > 1 else ():
         missed = goal.missed(repaired.examination)
         first = next((code for code in REPAIRS if code in missed), None)
-        repaired_script = _parse(repaired.text) if first is not None else None
+        repaired_script = _script(repaired.text, repaired.examination) if first is not None else None
         if repaired_script is None:
             continue
         for other, evidence in repaired.examination.evidence:

@@ -17,8 +17,6 @@ import libcst as cst
 
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.syntax.lower_modules import body_of
-from gradcheck_accum.lint.syntax.parsing import tree_of
 from gradcheck_accum.lint.syntax.places import Places
 
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
@@ -58,24 +56,23 @@ class CannotEdit(Exception):
 
 
 class Script:
-    """One script. Raises CannotEdit where it cannot be read."""
+    """One script, of which ``read`` was read. Raises CannotEdit where it cannot be changed without a loss."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, read: syntax.Module) -> None:
         self.text = text
         self._has_bare_returns = "\r" in text and "\n" not in text
         lines = text.replace("\r", "\n") if self._has_bare_returns else text
+        self.module: cst.Module = read.origin  # type: ignore[assignment]
+        self._tail = text[len(read.text) :]
         try:
-            with syntax.reading(text) as readable:
-                self.module = tree_of(readable)
-                self._tail = text[len(readable) :]
-                if self.module.code != readable or not lines.startswith(readable):
+            with syntax.going_down():
+                if self.module.code != read.text or not lines.startswith(read.text):
                     raise CannotEdit("not read without a loss")
-                self._places = Places(self.module, readable, "", 1, None)
-                body = body_of(self.module, self._places)
-        except (syntax.CannotParse, syntax.NestedTooDeeply):
-            raise CannotEdit("cannot be read") from None
+                self._places = Places(self.module, read.text, "", 1, None)
+        except syntax.NestedTooDeeply:
+            raise CannotEdit("nested too deeply") from None
         self._at: dict[tuple[int, int, int, int], list[cst.CSTNode]] = {}
-        for part in (part for statement in body for part in syntax.walk(statement)):
+        for part in (part for statement in read.body for part in syntax.walk(statement)):
             if part.origin is not None:
                 self._at.setdefault(_corners(part.where), []).append(part.origin)
         self._above: dict[cst.CSTNode, tuple[cst.CSTNode, str]] = {}

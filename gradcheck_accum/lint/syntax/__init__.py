@@ -12,8 +12,8 @@ from gradcheck_accum.lint.syntax.operators import UnaryOperator as UnaryOperator
 from gradcheck_accum.lint.syntax.parsing import CannotParse as CannotParse
 from gradcheck_accum.lint.syntax.parsing import NestedTooDeeply as NestedTooDeeply
 from gradcheck_accum.lint.syntax.parsing import check as check
+from gradcheck_accum.lint.syntax.parsing import going_down as going_down
 from gradcheck_accum.lint.syntax.parsing import parse as parse
-from gradcheck_accum.lint.syntax.parsing import reading as reading
 from gradcheck_accum.lint.syntax.text import call_name as call_name
 from gradcheck_accum.lint.syntax.text import text_of as text_of
 from gradcheck_accum.lint.syntax.walking import children as children

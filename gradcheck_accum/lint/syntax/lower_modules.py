@@ -19,7 +19,7 @@ _HANDLERS: dict[type[cst.CSTNode], Handler] = {**EXPRESSIONS, **PATTERNS, **STAT
 def lower(module: cst.Module, text: str, path: str, first: int = 1, at: Location | None = None) -> s.Module:
     """The syntax of a module; its lines count from ``first``, or all of it stands ``at`` one place."""
     places = Places(module, text, path, first, at)
-    return s.Module(NOWHERE, module, body_of(module, places), places.comments())
+    return s.Module(NOWHERE, module, body_of(module, places), places.comments(), text)
 
 
 def body_of(module: cst.Module, places: Places) -> tuple[s.Statement, ...]:

@@ -424,10 +424,11 @@ class ClassDef(Statement):
 
 
 class Module(Node):
-    """A whole file, with its comments in order."""
+    """A whole file, with its comments in order, and the text that LibCST read, in which everything has its place."""
 
     body: tuple[Statement, ...]
     comments: tuple[Comment, ...]
+    text: str
 
 
 class Comment(Node):

@@ -84,16 +84,24 @@ def reading(text: str) -> Iterator[str]:
         raise _refused(error)
     if _is_long(text):
         raise NestedTooDeeply
+    try:
+        with going_down():
+            # Carriage returns alone end lines as others do, and white space after the last line is none of it.
+            tail = _TAIL.search(text)
+            yield _LONE_RETURN.sub("\n", text.removesuffix(tail.group()) if tail is not None else text)
+    except (SyntaxError, ValueError) as mistake:
+        raise _refused(error or mistake, is_python=error is None) from None
+
+
+@contextmanager
+def going_down() -> Iterator[None]:
+    """Let calls go as deep as a tree may be that was read. Raises NestedTooDeeply where that is not enough."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _FRAMES))
     try:
-        # Carriage returns alone end lines as others do, and white space after the last line is none of it.
-        tail = _TAIL.search(text)
-        yield _LONE_RETURN.sub("\n", text.removesuffix(tail.group()) if tail is not None else text)
+        yield
     except RecursionError:
         raise NestedTooDeeply from None
-    except (SyntaxError, ValueError) as mistake:
-        raise _refused(error or mistake, is_python=error is None) from None
     finally:
         sys.setrecursionlimit(before)
 
