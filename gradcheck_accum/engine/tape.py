@@ -489,12 +489,12 @@ class ScalingNotes(TorchFunctionMode):
             return func(*args, **kwargs)
         name, follower = getattr(func, "__name__", ""), self._tape.follower
         if follower is None or self._tape.pauses or not is_followed(follower, name):
+            if name not in _SCALES and name not in CLAMPS:
+                # Nearly all functions are of this kind.
+                return call_from(sys._getframe(1), func, args, kwargs)
             return self._run(sys._getframe(1), name, func, args, kwargs)
         run = partial(self._run, sys._getframe(1), name, func, args, kwargs)
         return followed(follower, run, func, args, kwargs)
 
     def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        if name not in _SCALES and name not in CLAMPS:
-            # Nearly all functions are of this kind.
-            return call_from(caller, func, args, kwargs)
         return self._tape.note_scaling(caller, func, args, kwargs)

@@ -134,16 +134,15 @@ def _names_by_optimizer(optimizer: Optimizer) -> dict[int, str]:
 def _squares(combined: Weighted, vectors: Sequence[Vector], position: int, parameter: torch.Tensor) -> torch.Tensor:
     """|Σ w_i v_i|² over one parameter, in float64."""
     own = [(factor, pieces) for vector, factor in combined if (pieces := pieces_of(vectors[vector], position))]
-    total = torch.zeros((), dtype=torch.float64, device=parameter.device)
-    if own:
-        for start, stop in stretches(parameter.numel(), parameter.device):
-            total += (
-                sum((_real(factor, pieces, start, stop) for factor, pieces in own), total.new_zeros(())).square().sum()
-            )
-    return total
+    squares = []
+    for start, stop in stretches(parameter.numel(), parameter.device) if own else ():
+        first, *others = (_real(factor, pieces, start, stop) for factor, pieces in own)
+        squares.append(sum(others, first).square().sum())
+    return sum(squares[1:], squares[0]) if squares else torch.zeros((), dtype=torch.float64, device=parameter.device)
 
 
 def _real(factor: float, pieces: Pieces, start: int, stop: int) -> torch.Tensor:
     """A stretch of a gradient, ``factor`` times, as real numbers in float64."""
     piece = pieces(start, stop)
-    return factor * (torch.view_as_real(piece) if piece.is_complex() else piece).double()
+    real = (torch.view_as_real(piece) if piece.is_complex() else piece).double()
+    return real if factor == 1.0 else factor * real

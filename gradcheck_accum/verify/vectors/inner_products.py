@@ -107,7 +107,7 @@ class InnerProducts:
         if len(weights) == 1 and weights[0][1] == 1.0 and not self.is_factor:
             # Most norms are of one vector: its square is in the matrix.
             squares, (index, _) = self.matrix.tolist(), weights[0]
-            if all(math.isfinite(value) for own in squares for value in own):
+            if math.isfinite(sum(map(sum, squares))):
                 return math.sqrt(max(squares[index][index], 0.0))
         row = [0.0] * self.matrix.shape[1]
         for index, weight in weights:

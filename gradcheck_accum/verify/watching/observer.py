@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec
 
 import torch
@@ -149,6 +150,10 @@ class Observer:
         if not self.run.attention.asleep:
             self.run.attention.look_again()
         self.tell(self.steps.after, optimizer)
+
+    def nothing_to_see(self) -> AbstractContextManager[None]:
+        """A block in which PyTorch clears gradients one by one: where nothing is replayed, none of it is seen."""
+        return nullcontext() if self.run.losses.records else self.run.attention.unheard()
 
     def before_zero(self, parameters: list[torch.Tensor]) -> None:
         """``zero_grad`` is entered, which clears the gradients of ``parameters``."""

@@ -213,7 +213,8 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
             return
         own = parameters_of(optimizer)
         observer.tell(observer.before_zero, own)
-        zero(optimizer, *args, **kwargs)
+        with observer.nothing_to_see():
+            zero(optimizer, *args, **kwargs)
         observer.tell(observer.changes.after_zero, own)
 
     def zero_module(module: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -222,7 +223,8 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
             return
         own: list[torch.Tensor] = list(module.parameters())
         observer.tell(observer.before_zero, own)
-        module_zero(module, *args, **kwargs)
+        with observer.nothing_to_see():
+            module_zero(module, *args, **kwargs)
         observer.tell(observer.changes.after_zero, own)
 
     _replace(Optimizer, "add_param_group", functools.wraps(add)(add_param_group), stack)

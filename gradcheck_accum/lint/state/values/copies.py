@@ -15,7 +15,7 @@ def changed(value: _Value, **fields_: Any) -> _Value:
 
     They are those of `gradcheck_accum.quick_dataclass`.
     """
-    kind: type[Any] = value.__class__
+    kind: Any = value.__class__
     made: _Value = _copier(kind)(value)
     for name, own in fields_.items():
         setattr(made, name, own)
