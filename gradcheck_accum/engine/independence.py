@@ -55,7 +55,10 @@ ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
-EQUAL_TARGETS = "each of its micro-batches may be one sample, but their targets are equal, as a constant would be"
+UNSURE_TARGETS = (
+    "each of its micro-batches may be one sample, but what it is compared with may be a constant, or may have been "
+    "computed from its rows: run more windows"
+)
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
@@ -125,7 +128,7 @@ class Prover:
         try:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
-            is_one = has_one_target(program, others, base.reading.terms)
+            is_one = has_one_target(program, others, base.reading)
             has_parts = is_one is not False and is_without_samples_dimension([program, *others])
             if is_one and has_parts:
                 return Proof(False, unit=SAMPLE)
@@ -133,10 +136,10 @@ class Prover:
                 program, data_in(program, others), own, base
             )
             found = found if found.coupled is not None else self._of_twins(program, own, found)
+            if found.coupled is not False and has_parts:
+                return Proof(None, reason=UNSURE_TARGETS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
-            if found.coupled and has_parts:
-                return Proof(None, reason=EQUAL_TARGETS)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
             if not found.coupled and _is_normalised(program, others):

@@ -280,6 +280,11 @@ class Preparations:
             self.copies.hold(note.preparations[output])
         return note.preparations[output]
 
+    def is_of_this_turn(self, tensor: torch.Tensor) -> bool | None:
+        """Whether a tensor was computed since the last backward; None before the first, when that is not known."""
+        known = self._known(tensor)
+        return known is not None and known[0].segment == self._segment if self._segment else None
+
     def shares_of(self, weights: torch.Tensor, divisor: torch.Tensor | None, is_mean: bool) -> torch.Tensor | None:
         """The weights before they were normalized, up to a factor; None if that was not noted.
 

@@ -61,7 +61,8 @@ class Program:
     ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated, ``is_cached``
     that a hook computes the gradients of a loss that a module returned. ``places`` are the places that modules were
     called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules included.
-    ``prepared`` says how leaves that involve a reduction were computed.
+    ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
+    before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -80,6 +81,8 @@ class Program:
     places: list[Place | None]
     coarsest: torch.dtype | None
     prepared: dict[int, Preparation] = field(default_factory=dict)
+    in_turn: frozenset[int] = frozenset()
+    is_first: bool = False
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:

@@ -55,6 +55,7 @@ def _program(
     renumbered = {old: new for new, old in enumerate(sorted(needed))}
     produced: dict[int, Produced] = {}
     prepared: dict[int, Preparation] = {}
+    in_turn: set[int] = set()
 
     def encode(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -65,6 +66,8 @@ def _program(
                 how = preparations.of(value)
                 if how is not None:
                     prepared[len(leaves)] = how
+                    if preparations.is_of_this_turn(value) is not False:
+                        in_turn.add(len(leaves))
                 if id(value) in before:
                     buffers.add(len(leaves))
                     value = before[id(value)]
@@ -107,6 +110,8 @@ def _program(
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),
         prepared=prepared,
+        in_turn=frozenset(in_turn),
+        is_first=preparations.is_of_this_turn(losses[0]) is None,
     )
 
 

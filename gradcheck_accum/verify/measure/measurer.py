@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.cost import CostMeter
-from gradcheck_accum.engine.independence import EQUAL_TARGETS, SAMPLE, Proof, Prover, summed, worst
+from gradcheck_accum.engine.independence import SAMPLE, UNSURE_TARGETS, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
@@ -96,7 +96,7 @@ class Measurer:
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
     _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
-    _with_equal_targets: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
+    _with_unsure_targets: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
     _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -239,11 +239,11 @@ class Measurer:
             if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
-                if measured.proof.reason == EQUAL_TARGETS:
-                    self._with_equal_targets[where].append(measured)
+                if measured.proof.reason == UNSURE_TARGETS:
+                    self._with_unsure_targets[where].append(measured)
                 if proof.unit == SAMPLE:
                     # Targets that were equal in an earlier window were so by chance.
-                    for earlier in self._with_equal_targets.pop(where, ()):
+                    for earlier in self._with_unsure_targets.pop(where, ()):
                         earlier.proof = proof
 
     def _prove(
@@ -251,7 +251,7 @@ class Measurer:
     ) -> Proof:
         """What is known about the micro-batches of one place; these are tested if few others have been."""
         known = self._proofs.setdefault(where, [])
-        tested = [proof for proof in known if proof.reason != EQUAL_TARGETS]
+        tested = [proof for proof in known if proof.reason != UNSURE_TARGETS]
         is_known = any(proof.coupled or proof.unit == SAMPLE for proof in tested)
         if len(tested) < _PROOFS and len(known) < _EQUAL and not is_known:
             prover = Prover.of(self.engine, parameters, dtype)
@@ -341,7 +341,7 @@ class Measurer:
         if len(programs) < 2 or not is_without_samples_dimension(programs):
             return False
         reading = self.engine.one_by_one(programs[0], parameters).reading
-        return has_one_target(programs[0], programs, reading.terms) is not False
+        return has_one_target(programs[0], programs, reading) is not False
 
     def _in_layout(
         self, layout: Layout, programs: list[Program], parameters: list[torch.Tensor], dtype: torch.dtype
