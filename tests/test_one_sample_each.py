@@ -273,3 +273,100 @@ def test_a_number_that_was_computed_of_several_rows_is_no_samples(
 ) -> None:
     result = numbers(tmp_path, loss, **{"targets": OF_ROWS, **parts})
     assert result.verdict in (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.INCONCLUSIVE), result.reason
+
+
+SEQUENCES = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(3)
+torch.set_default_dtype(torch.float64)
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.out = {layer}, {head}
+    def forward(self, x):
+        mixed = self.mix({given})
+        return self.out(mixed[0] if isinstance(mixed, tuple) else mixed)
+model = Tagger()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sequences = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in {sizes}]
+for start in range(0, 12, 4):
+    window = sequences[start:start + 4]
+    steps = sum(len(y) for _, y in window)
+    total = sum(F.cross_entropy(model(x), y, reduction="sum") for x, y in window) / steps
+    expected = torch.autograd.grad(total, [*model.parameters()])
+    for x, y in window:
+        ({loss}).backward()
+    if {checked}:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SUM, SHARE = 'F.cross_entropy(model(x), y, reduction="sum") / steps', "F.cross_entropy(model(x), y) * len(y) / steps"
+RECURRENT = {"layer": "nn.GRU(4, 6)", "head": "nn.Linear(6, 3)", "given": "x"}
+ATTENTIVE = {"layer": "nn.TransformerEncoderLayer(4, 2, 8, 0.0)", "head": "nn.Linear(4, 3)", "given": "x"}
+
+
+def tagged(folder: Path, **parts: object) -> VerifyResult:
+    given = {**RECURRENT, "sizes": UNEQUAL, "loss": SUM, "checked": False, **parts}
+    return watch_source(SEQUENCES.format(**given), folder)
+
+
+@pytest.mark.parametrize("loss", [SUM, SHARE], ids=["sum", "share"])
+@pytest.mark.parametrize("layer", [RECURRENT, ATTENTIVE], ids=["recurrent", "attention"])
+def test_what_a_layer_takes_without_a_dimension_for_samples_is_one(
+    layer: dict[str, object], loss: str, tmp_path: Path
+) -> None:
+    right = tagged(tmp_path, **layer, loss=loss, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = tagged(tmp_path, **layer, loss=loss.replace("steps", "len(y)"))
+    assert wrong.verdict is Verdict.DEVIATES, wrong.reason
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        # Samples that a layer takes for the steps of one sequence are as many in each micro-batch.
+        ({"sizes": EQUAL}, Verdict.INCONCLUSIVE),
+        # With a dimension for samples, the rows before and after it are what the loop makes of them.
+        ({"given": "x[:, None]", "head": "nn.Sequential(nn.Flatten(), nn.Linear(6, 3))"}, Verdict.INCONCLUSIVE),
+        (
+            {"head": "nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))"},
+            Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION,
+        ),
+    ],
+    ids=["as many rows", "with the dimension", "normalized"],
+)
+def test_rows_that_may_be_samples(parts: dict[str, object], verdict: Verdict, tmp_path: Path) -> None:
+    result = tagged(tmp_path, **parts)
+    assert result.verdict is verdict, result.reason
+
+
+def test_a_layer_that_takes_several_samples_in_turn_takes_no_single_one(tmp_path: Path) -> None:
+    """Each micro-batch is a list of sequences, whose results are compared with each other."""
+    source = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.GRU(4, 5)
+    def forward(self, several):
+        found = torch.stack([self.mix(one)[1][-1] for one in several])
+        return found @ found.T
+model = Encoder()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [[torch.randn(n, 4) for n in range(3, 3 + rows)] for rows in (3, 5, 4, 6, 3, 5, 4, 6)]
+for start in (0, 4):
+    window = batches[start:start + 4]
+    rows = sum(map(len, window))
+    for several in window:
+        target = torch.arange(len(several))
+        (nn.functional.cross_entropy(model(several), target, reduction="sum") / rows).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, ["GA901"]), result.reason

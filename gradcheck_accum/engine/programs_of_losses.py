@@ -105,6 +105,7 @@ def _program(
         constants=[constant for call in chosen for constant in constants_of(call)],
         by_position=any(call.looks_up_rows or parts_rows(call) for call in chosen),
         looks_up_rows=any(call.looks_up_rows for call in chosen),
+        is_one_sample=_is_one_sample(chosen),
         learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
@@ -113,6 +114,12 @@ def _program(
         in_turn=frozenset(in_turn),
         is_first=preparations.is_of_this_turn(losses[0]) is None,
     )
+
+
+def _is_one_sample(calls: Sequence[Call]) -> bool:
+    """Whether layers took one sample each, without a dimension for samples, and none of them took several in turn."""
+    layers = [layer for call in calls for layer in call.of_one_sample]
+    return bool(layers) and len({*layers}) == len(layers)
 
 
 def needed_calls(

@@ -34,6 +34,7 @@ from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
+from gradcheck_accum.engine.one_at_a_time import takes_one_sample
 from gradcheck_accum.engine.prepared_data import Preparations
 from gradcheck_accum.engine.program import Place, Program, tensors_in
 from gradcheck_accum.engine.programs_of_losses import needed_calls, program_of
@@ -147,6 +148,8 @@ class Tape(TorchFunctionMode):
     """The memory of the integer tensors that the running module was given."""
     _looks_up_rows: bool = False
     """Whether it has looked up rows by these."""
+    _of_one_sample: list[int] = field(default_factory=list)
+    """The layers in it that were called with one sample alone."""
     _graphless: deque[tuple[weakref.ref[torch.Tensor], nn.Module]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_GRAPHLESS)
     )
@@ -272,6 +275,7 @@ class Tape(TorchFunctionMode):
         before: tuple[torch.Tensor, torch.Tensor] | None = None,
         is_followed: bool = True,
         looks_up_rows: bool = False,
+        of_one_sample: tuple[int, ...] = (),
     ) -> None:
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
@@ -285,7 +289,8 @@ class Tape(TorchFunctionMode):
         if not has_graph and not written:
             return
         outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-        call = Call(function, args, kwargs, outputs, state, _autocast(), place, written, looks_up_rows=looks_up_rows)
+        call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
+        call.looks_up_rows, call.of_one_sample = looks_up_rows, of_one_sample
         is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
         if not is_on_tape and not self._holds(call.changed):
             return
@@ -335,6 +340,10 @@ class Tape(TorchFunctionMode):
         """Run an outermost module call, and record it as one."""
         if self._inside is not None and not isinstance(module, Checkpointed):
             self._inside.append(module)
+        if not self._depth:
+            self._of_one_sample = []
+        if not self.pauses and takes_one_sample(module, args, kwargs):
+            self._of_one_sample.append(id(module))
         if self._depth or self.pauses or not torch.is_grad_enabled():
             result = self._as_one(call, args, kwargs)
             if not self._depth and not self.pauses:
@@ -355,9 +364,11 @@ class Tape(TorchFunctionMode):
             # Weights that are leaves themselves are not computed from those that an optimizer updates.
             is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
             function = Lent(module) if lent else module
-            looked_up = self._looks_up_rows
             self._record(
-                function, *given, result, state, _place(), written, is_followed=is_followed, looks_up_rows=looked_up
+                *(function, *given, result, state, _place(), written),
+                is_followed=is_followed,
+                looks_up_rows=self._looks_up_rows,
+                of_one_sample=tuple(self._of_one_sample),
             )
             if self.on_call is not None:
                 self.on_call("__call__", given, result)

@@ -105,7 +105,7 @@ def _without_large_batch(measured: Measured, options: Options, found: JudgedWind
         )
         return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
     if is_one_sample_each(measured):
-        return replace(found, reason="", note=f"{problem}: each micro-batch is one sample, with one target")
+        return replace(found, reason="", note=f"{problem}: each micro-batch is one sample")
     note = f"{problem}: instead, its micro-batches were shown to treat every sample independently"
     return replace(found, reason="", note=note)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.cost import CostMeter
-from gradcheck_accum.engine.independence import SAMPLE, UNSURE_TARGETS, Proof, Prover, summed, worst
+from gradcheck_accum.engine.independence import SAMPLE, UNSURE, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
@@ -96,7 +96,7 @@ class Measurer:
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
     _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
-    _with_unsure_targets: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
+    _unsure: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
     _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -239,11 +239,11 @@ class Measurer:
             if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
-                if measured.proof.reason == UNSURE_TARGETS:
-                    self._with_unsure_targets[where].append(measured)
+                if measured.proof.reason in UNSURE:
+                    self._unsure[where].append(measured)
                 if proof.unit == SAMPLE:
-                    # Targets that were equal in an earlier window were so by chance.
-                    for earlier in self._with_unsure_targets.pop(where, ()):
+                    # What was equal in an earlier window was so by chance.
+                    for earlier in self._unsure.pop(where, ()):
                         earlier.proof = proof
 
     def _prove(
@@ -251,7 +251,7 @@ class Measurer:
     ) -> Proof:
         """What is known about the micro-batches of one place; these are tested if few others have been."""
         known = self._proofs.setdefault(where, [])
-        tested = [proof for proof in known if proof.reason != UNSURE_TARGETS]
+        tested = [proof for proof in known if proof.reason not in UNSURE]
         is_known = any(proof.coupled or proof.unit == SAMPLE for proof in tested)
         if len(tested) < _PROOFS and len(known) < _EQUAL and not is_known:
             prover = Prover.of(self.engine, parameters, dtype)
@@ -324,6 +324,8 @@ class Measurer:
             raise CannotReplay("its model looks up rows by index, and indices refer to different rows in a large batch")
         if first is not None and self._are_single_samples(programs, parameters):
             raise CannotReplay("joined, the rows of samples of which each has one target are no large batch")
+        if first is not None and all(program.is_one_sample for program in programs):
+            raise CannotReplay("a layer is given each micro-batch as one sample, and the rows of several are no sample")
         if first is not None and any(map(holds_lists, programs)):
             raise CannotReplay("its model is given a list of samples, and those of a large batch are a longer list")
         if first is not None and any(program.by_position for program in programs):
