@@ -16,6 +16,7 @@ from gradcheck_accum.engine.memory import memory_of, version_of
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
+from gradcheck_accum.engine.transformed import as_outside
 
 Attributes = list[list[tuple[str, str, torch.Tensor]]]
 """For each call, the tensors that its module stores: the submodule, the attribute, and the tensor."""
@@ -26,12 +27,13 @@ def program_of(
     losses: Sequence[torch.Tensor],
     preparations: Preparations,
     is_weight: Callable[[torch.Tensor], bool],
+    as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside,
 ) -> Program | None:
     """How the losses of one backward were computed; None if part of it was not recorded."""
     # Few modules store in an attribute what a loss depends on, and searching all of them is slow.
     nothing: Attributes = [[] for _ in calls]
-    return _program(calls, losses, nothing, preparations, is_weight) or _program(
-        calls, losses, _attributes(calls), preparations, is_weight
+    return _program(calls, losses, nothing, preparations, is_weight, as_weight) or _program(
+        calls, losses, _attributes(calls), preparations, is_weight, as_weight
     )
 
 
@@ -41,6 +43,7 @@ def _program(
     attributes: Attributes,
     preparations: Preparations,
     is_weight: Callable[[torch.Tensor], bool],
+    as_weight: Callable[[torch.Tensor], torch.Tensor],
 ) -> Program | None:
     outputs = [
         [*c.outputs, *(tensor for _, _, tensor in kept), *c.changed] for c, kept in zip(calls, attributes, strict=True)
@@ -74,6 +77,7 @@ def _program(
                 if id(value) in before:
                     buffers.add(len(leaves))
                     value = before[id(value)]
+                value = as_weight(value)
                 leaves.append(value if value.requires_grad else value.detach())
                 return Leaf(len(leaves) - 1)
             return places[id(value)]

@@ -47,6 +47,7 @@ from gradcheck_accum.engine.recorded_calls import (
     index_of_rows,
     memory_of_numbers,
 )
+from gradcheck_accum.engine.transformed import as_outside, outside
 
 _KEPT_GRAPHLESS = 64
 """How many outputs of modules without a graph are remembered, with the module."""
@@ -121,7 +122,8 @@ class Tape(TorchFunctionMode):
     about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
     that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
     ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result. ``is_weight`` is asked
-    which tensors are weights. The ``follower`` follows calls outside modules.
+    which tensors are weights, and ``as_weight`` for those that tensors inside ``torch.func.grad`` stand for. The
+    ``follower`` follows calls outside modules.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -133,6 +135,7 @@ class Tape(TorchFunctionMode):
     on_call: Callable[[str, Any, Any], object] | None = None
     follower: Follower | None = None
     is_weight: Callable[[torch.Tensor], bool] = is_parameter
+    as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
@@ -362,7 +365,7 @@ class Tape(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             written = written_among(tensors, versions)
             # Weights that are leaves themselves are not computed from those that an optimizer updates.
-            is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
+            is_followed = all(map(self._is_of_weights, lent.values()))
             function = Lent(module) if lent else module
             self._record(
                 *(function, *given, result, state, _place(), written),
@@ -373,6 +376,11 @@ class Tape(TorchFunctionMode):
             if self.on_call is not None:
                 self.on_call("__call__", given, result)
         return result
+
+    def _is_of_weights(self, lent: torch.Tensor) -> bool:
+        """Whether a lent weight is computed from others, or stands for one inside ``torch.func.grad``."""
+        own = self.as_weight(lent)
+        return not (lent.requires_grad and lent.is_leaf) or (own is not lent and self.is_weight(own))
 
     def _as_one(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run what is recorded as one call: no call that it makes itself is."""
@@ -433,7 +441,8 @@ class Tape(TorchFunctionMode):
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
         """How the losses of one backward were computed; None if part of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
-        found = program_of(calls, losses, self.preparations, self.is_weight)
+        with outside():
+            found = program_of(calls, losses, self.preparations, self.is_weight, self.as_weight)
         if found is not None:
             self.copies.hold(found)
         return found
