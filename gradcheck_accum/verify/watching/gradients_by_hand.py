@@ -33,6 +33,8 @@ class GradientsByHand:
         self._kept = KeptGradients()
         self._asked: tuple[BackwardLosses, Location] | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
+        self.unwatched: Location | None = None
+        """Where it first computed gradients of what no optimizer has."""
 
     @property
     def waiting(self) -> set[int]:
@@ -48,6 +50,7 @@ class GradientsByHand:
         if self._asked is not None:
             return False
         if not any(id(own) in self._book.parameters for own in self._weights(inputs)):
+            self.unwatched = self.unwatched or user_location()
             return False
         self._run.choose_mode()
         backward_losses = self._losses.read(_listed(outputs), weights, self._batches.drawn_since)
