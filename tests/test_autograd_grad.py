@@ -197,20 +197,71 @@ def test_what_is_no_sum_of_them_is_not_judged() -> None:
     assert "not a linear combination of them" in result.reason and "backward()" in result.reason
 
 
+Weights = dict[str, torch.Tensor]
+
+
+def functional(per_batch: float, per_window: float, *, given_as: str = "weights", forgets: bool = False) -> Loop:
+    """A loop over ``torch.func.grad``, whose gradients are divided by a number each, or as their sum."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        def loss(weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return COEFFICIENT * cross_entropy(torch.func.functional_call(model, weights, (x,)), y) / per_batch
+
+        def gradients(x: torch.Tensor, y: torch.Tensor) -> Weights:
+            weights = dict(model.named_parameters())
+            if given_as == "detached":
+                weights = {name: weight.detach() for name, weight in weights.items()}
+            if given_as == "samples":
+                own = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weights, x[:, None], y[:, None])
+                return {name: gradient.mean(0) for name, gradient in own.items()}
+            return dict(torch.func.grad_and_value(loss)(weights, x, y)[0])
+
+        for i, (x, y) in enumerate(given):
+            own = gradients(x, y)
+            for name, p in model.named_parameters():
+                before = None if forgets else p.grad
+                p.grad = own[name].detach() if before is None else before + own[name].detach()
+            if (i + 1) % K == 0:
+                for p in model.parameters():
+                    p.grad = p.grad / per_window
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return loop
+
+
+@pytest.mark.parametrize("given_as", ["weights", "detached"])
+@pytest.mark.parametrize(("per_batch", "per_window"), [(K, 1), (1, K)])
+def test_gradients_of_a_function_are_followed(per_batch: float, per_window: float, given_as: str) -> None:
+    right, ratios, _ = watched(functional(per_batch, per_window, given_as=given_as), batches())
+    assert ratios == pytest.approx([1.0, 1.0])
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    assert "replay" in right.reference.kind
+
+
+@pytest.mark.parametrize(
+    ("loop", "rows", "code", "expected"),
+    [
+        (functional(1, 1), (5,), "GA101", K),
+        (functional(K, K, given_as="detached"), (5,), "GA102", 1 / K),
+        (functional(K, 1), (5, 2, 4), "GA104", None),
+        (functional(K, 1, forgets=True), (5,), "GA202", None),
+    ],
+    ids=["undivided", "divided twice", "mean of means", "forgotten"],
+)
+def test_mistakes_with_gradients_of_a_function(
+    loop: Loop, rows: tuple[int, ...], code: str, expected: float | None
+) -> None:
+    wrong, ratios, _ = watched(loop, batches(rows=rows))
+    assert wrong.verdict is Verdict.DEVIATES and code in {d.mistake.code for d in wrong.diagnosis}, wrong.reason
+    assert expected is None or ratios == pytest.approx([expected] * 2)
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx(ratios)
+
+
 def test_gradients_of_unknown_origin_are_not_judged() -> None:
-    def functional(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
-        weights = dict(model.named_parameters())
-
-        def loss(weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
-
-        for start in range(0, len(given), K):
-            own = [torch.func.grad(loss)(weights, x, y) for x, y in given[start : start + K]]
-            for name, p in weights.items():
-                p.grad = sum(g[name] for g in own) / K
-            optimizer.step()
-
-    result, _, _ = watched(functional, batches())
+    """Those of each sample, which ``vmap`` computes together."""
+    result, ratios, _ = watched(functional(K, 1, given_as="samples"), batches())
+    assert ratios == pytest.approx([1.0, 1.0])
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "neither backward() nor torch.autograd.grad()" in result.reason
 

@@ -189,3 +189,184 @@ def test_the_mean_of_a_mean_counts_the_rows_of_the_latter(tmp_path: Path) -> Non
     assert (result.verdict, codes(result)) == (Verdict.DEVIATES, ["GA104"]), result.reason
     # Of 8 rows, 5 should count 5/8 and 3 should count 3/8.
     assert result.windows[0].weights == pytest.approx((0.8, 4 / 3))
+
+
+NUMBERS_ALONE = """
+import torch
+from torch import nn
+torch.manual_seed(8)
+torch.set_default_dtype(torch.float64)
+each, head = nn.Linear(3, 5), nn.Linear(5, 1)
+weights = [*each.parameters(), *head.parameters()]
+optimizer = torch.optim.SGD(weights, lr=0.1)
+def score(x):
+    return head(torch.tanh(each(x)).mean(0))[0]
+def loss_of(x, y):
+    {loss}
+sizes = {sizes}
+rows = [torch.randn(n, 3) for n in sizes]
+{targets}
+for epoch in range(2):
+    for start in range(0, 12, 3):
+        window = [*zip(rows, targets)][start:start + 3]
+        if {checked}:
+            mean = torch.stack([loss_of(x, y) for x, y in window]).mean()
+            expected = torch.autograd.grad(mean, weights)
+        for x, y in {ahead}:
+            (loss_of(x, y){scale}).backward()
+        if {checked}:
+            torch.testing.assert_close([w.grad for w in weights], list(expected))
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+GIVEN, SIGNS = "targets = [*torch.randn(12)]", "targets = [torch.tensor(1.0 if x.amax() > 1.4 else -1.0) for x in rows]"
+LABELLED_AHEAD = "targets = [x.amax() + len(x) for x in rows]"
+"""Data that was made by a script is often labelled so, before the training."""
+SQUARED = "return (score(x) - y) ** 2"
+
+
+def numbers(folder: Path, loss: str, **parts: object) -> VerifyResult:
+    given = {"scale": " / 3", "sizes": UNEQUAL, "checked": False, "ahead": "window", "targets": GIVEN, **parts}
+    return watch_source(NUMBERS_ALONE.format(loss=loss, **given), folder)
+
+
+@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize(
+    ("loss", "targets"),
+    [
+        (SQUARED, GIVEN),
+        (SQUARED, LABELLED_AHEAD),
+        ("gap = y - score(x); return gap * gap", GIVEN),
+        ("return torch.log1p(torch.exp(-y * score(x)))", SIGNS),
+        ("return nn.functional.mse_loss(score(x), y)", LABELLED_AHEAD),
+    ],
+    ids=["squared", "labelled ahead", "product", "logistic", "built in"],
+)
+def test_a_loss_of_one_number_and_its_target_is_that_of_one_sample(
+    loss: str, targets: str, sizes: str, tmp_path: Path
+) -> None:
+    right = numbers(tmp_path, loss, targets=targets, sizes=sizes, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = numbers(tmp_path, loss, targets=targets, sizes=sizes, scale="")
+    assert wrong.verdict is Verdict.DEVIATES, wrong.reason
+    assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx([3.0] * 8)
+
+
+OF_ROWS = "targets = [torch.randn(n) for n in sizes]"
+
+
+@pytest.mark.parametrize(
+    ("loss", "parts"),
+    [
+        # Of the root of a mean over rows, each of which has a target.
+        ("return (each(x)[:, 0] - y).square().mean().sqrt()", {}),
+        # The mean of a batch is compared with that of its targets, computed in its turn, or when its window was loaded.
+        ("return (each(x).mean() - y.mean()) ** 2", {}),
+        ("return (each(x).mean() - y) ** 2", {"ahead": "[(x, y.mean()) for x, y in window]"}),
+        # What weighs a micro-batch's loss is no target.
+        ("return y * (each(x).mean() - 0.5) ** 2", {"targets": GIVEN}),
+    ],
+    ids=["root of a mean", "means", "means ahead", "weight"],
+)
+def test_a_number_that_was_computed_of_several_rows_is_no_samples(
+    loss: str, parts: dict[str, object], tmp_path: Path
+) -> None:
+    result = numbers(tmp_path, loss, **{"targets": OF_ROWS, **parts})
+    assert result.verdict in (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.INCONCLUSIVE), result.reason
+
+
+SEQUENCES = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(3)
+torch.set_default_dtype(torch.float64)
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.out = {layer}, {head}
+    def forward(self, x):
+        mixed = self.mix({given})
+        return self.out(mixed[0] if isinstance(mixed, tuple) else mixed)
+model = Tagger()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+sequences = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in {sizes}]
+for start in range(0, 12, 4):
+    window = sequences[start:start + 4]
+    steps = sum(len(y) for _, y in window)
+    total = sum(F.cross_entropy(model(x), y, reduction="sum") for x, y in window) / steps
+    expected = torch.autograd.grad(total, [*model.parameters()])
+    for x, y in window:
+        ({loss}).backward()
+    if {checked}:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SUM, SHARE = 'F.cross_entropy(model(x), y, reduction="sum") / steps', "F.cross_entropy(model(x), y) * len(y) / steps"
+RECURRENT = {"layer": "nn.GRU(4, 6)", "head": "nn.Linear(6, 3)", "given": "x"}
+ATTENTIVE = {"layer": "nn.TransformerEncoderLayer(4, 2, 8, 0.0)", "head": "nn.Linear(4, 3)", "given": "x"}
+
+
+def tagged(folder: Path, **parts: object) -> VerifyResult:
+    given = {**RECURRENT, "sizes": UNEQUAL, "loss": SUM, "checked": False, **parts}
+    return watch_source(SEQUENCES.format(**given), folder)
+
+
+@pytest.mark.parametrize("loss", [SUM, SHARE], ids=["sum", "share"])
+@pytest.mark.parametrize("layer", [RECURRENT, ATTENTIVE], ids=["recurrent", "attention"])
+def test_what_a_layer_takes_without_a_dimension_for_samples_is_one(
+    layer: dict[str, object], loss: str, tmp_path: Path
+) -> None:
+    right = tagged(tmp_path, **layer, loss=loss, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = tagged(tmp_path, **layer, loss=loss.replace("steps", "len(y)"))
+    assert wrong.verdict is Verdict.DEVIATES, wrong.reason
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        # Samples that a layer takes for the steps of one sequence are as many in each micro-batch.
+        ({"sizes": EQUAL}, Verdict.INCONCLUSIVE),
+        # With a dimension for samples, the rows before and after it are what the loop makes of them.
+        ({"given": "x[:, None]", "head": "nn.Sequential(nn.Flatten(), nn.Linear(6, 3))"}, Verdict.INCONCLUSIVE),
+        (
+            {"head": "nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))"},
+            Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION,
+        ),
+    ],
+    ids=["as many rows", "with the dimension", "normalized"],
+)
+def test_rows_that_may_be_samples(parts: dict[str, object], verdict: Verdict, tmp_path: Path) -> None:
+    result = tagged(tmp_path, **parts)
+    assert result.verdict is verdict, result.reason
+
+
+def test_a_layer_that_takes_several_samples_in_turn_takes_no_single_one(tmp_path: Path) -> None:
+    """Each micro-batch is a list of sequences, whose results are compared with each other."""
+    source = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.GRU(4, 5)
+    def forward(self, several):
+        found = torch.stack([self.mix(one)[1][-1] for one in several])
+        return found @ found.T
+model = Encoder()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [[torch.randn(n, 4) for n in range(3, 3 + rows)] for rows in (3, 5, 4, 6, 3, 5, 4, 6)]
+for start in (0, 4):
+    window = batches[start:start + 4]
+    rows = sum(map(len, window))
+    for several in window:
+        target = torch.arange(len(several))
+        (nn.functional.cross_entropy(model(several), target, reduction="sum") / rows).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, ["GA901"]), result.reason

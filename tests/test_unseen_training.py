@@ -194,3 +194,18 @@ def test_weights_that_nobody_changes_were_not_changed_by_hand() -> None:
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "produced no gradients for any optimizer's parameters" in result.reason
     assert "by hand" not in result.reason
+
+
+def test_gradients_that_no_optimizer_uses_are_named() -> None:
+    weight, x = torch.zeros(3), torch.ones(3)
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        return (weight * x).sum().square()
+
+    with observe() as observation:
+        for _ in range(2):
+            weight = weight - 0.1 * torch.func.grad(loss)(weight)
+    result = observation.result()
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "returned gradients at line" in result.reason and "assign them to .grad" in result.reason
+    assert not result.help

@@ -27,7 +27,7 @@ from itertools import combinations, permutations
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.joining import LAYOUTS, are_offsets
+from gradcheck_accum.engine.joining import LAYOUTS, are_offsets, may_be_groups
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension, may_write_its_size
@@ -55,7 +55,17 @@ ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
-EQUAL_TARGETS = "each of its micro-batches may be one sample, but their targets are equal, as a constant would be"
+UNSURE_TARGETS = (
+    "each of its micro-batches may be one sample, but what it is compared with may be a constant, or may have been "
+    "computed from its rows: run more windows"
+)
+UNSURE_ROWS = (
+    "a layer was given all rows of each micro-batch as one sample, but their numbers are equal, as if they were "
+    "samples: give it its dimension for samples"
+)
+UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
+"""Reasons that other windows may remove."""
+
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
@@ -125,18 +135,22 @@ class Prover:
         try:
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
-            is_one = has_one_target(program, others, base.reading.terms)
+            is_one = has_one_target(program, others, base.reading)
             has_parts = is_one is not False and is_without_samples_dimension([program, *others])
             if is_one and has_parts:
+                return Proof(False, unit=SAMPLE)
+            if program.is_one_sample and may_be_groups([*others]):
                 return Proof(False, unit=SAMPLE)
             found = self._of_items(program, others, base) or self._of_samples(
                 program, data_in(program, others), own, base
             )
             found = found if found.coupled is not None else self._of_twins(program, own, found)
+            if found.coupled is not False and has_parts:
+                return Proof(None, reason=UNSURE_TARGETS)
+            if found.coupled and program.is_one_sample:
+                return Proof(None, reason=UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
-            if found.coupled and has_parts:
-                return Proof(None, reason=EQUAL_TARGETS)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
             if not found.coupled and _is_normalised(program, others):

@@ -89,6 +89,12 @@ class LossReading:
         """The graph nodes that reduced the terms of a kind."""
         return [node for own, node in self.reduced_by if own == kind]
 
+    def is_of_numbers(self, term: Term) -> bool:
+        """Whether a term is computed from single numbers (``(score - target) ** 2``), and reduces nothing itself."""
+        nodes = self.of_kind(term.kind) if term.units is None and term.rows is None else []
+        operands = [shape_of(*edge) for node in nodes for edge in node.next_functions if edge[0] is not None]
+        return bool(operands) and all(math.prod(shape) == 1 for shape in operands)
+
 
 def read_losses(
     losses: Sequence[torch.Tensor],

@@ -2,11 +2,13 @@
 
 A sample is what has a target of its own. If every term of a loss reduces one row, and is compared with a target of one
 row, a micro-batch is one sample, however many rows its inputs have: these are its parts, and may depend on each other.
-A large batch of such samples is their mean or sum, and has no pair of samples that one micro-batch holds.
+A large batch of such samples is their mean or sum, and has no pair of samples that one micro-batch holds. A term that
+is computed from single numbers, ``(score - target) ** 2``, reduces one row if there is no other target: the root of a
+mean over several rows is a number, too.
 
-The target must be data that the micro-batch alone has. A number that was reduced from several rows (the mean of their
-targets), a constant, or the same tensor in every micro-batch is no sample's target, but may be what a whole batch is
-compared with.
+The target must be data that the micro-batch alone has. A constant, or the same tensor in every micro-batch, is no
+sample's target, but may be what a whole batch is compared with. So may a number that the loop reduced from several rows
+in the micro-batch's own turn (the mean of their targets); what was computed ahead is data.
 """
 
 from __future__ import annotations
@@ -16,28 +18,65 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.samples import inputs_of
 from gradcheck_accum.ledger.events import Reduction, Term
+from gradcheck_accum.ledger.same_number import Same
+
+_same = Same()
 
 
-def has_one_target(program: Program, others: Sequence[Program], terms: Sequence[Term]) -> bool | None:
-    """Whether a micro-batch is one sample, given the ``others`` of its window and the ``terms`` of its loss.
+def has_one_target(program: Program, others: Sequence[Program], reading: LossReading) -> bool | None:
+    """Whether a micro-batch is one sample, given the ``others`` of its window and how its loss is read.
 
-    None where all targets of the window are equal, by chance or because every micro-batch makes the same constant.
+    None where all targets of the window are equal, by chance or because every micro-batch makes the same constant, and
+    where they may have been computed in the turns of the run's first micro-batches.
     """
-    of_data = [term for term in terms if term.reduction is not Reduction.NONE]
-    if not of_data or any(term.rows != 1 or term.units is None for term in of_data):
+    of_data = [term for term in reading.terms if term.reduction is not Reduction.NONE]
+    of_numbers = [term for term in of_data if reading.is_of_numbers(term)]
+    if not of_data or any(term.rows != 1 or term.units is None for term in of_data if term not in of_numbers):
         return False
     apart = [other for other in others if other is not program]
     inputs = inputs_of(program)
-    targets = {i for i in range(len(program.leaves)) if i not in inputs and i not in program.prepared}
-    rows = [i for i in _data_among(targets, program) if program.leaves[i].shape[:1] in ((), (1,))]
+    targets = _targets(program)
+    rows = [i for i in targets if _is_one_row(program.leaves[i])]
+    if of_numbers:
+        # What is computed from a mean over rows is a number, too: these rows have targets.
+        rows = [i for i in rows if not any(_is_factor(program.leaves[i], term) for term in of_numbers)]
+        rows = rows if all(_is_one_row(program.leaves[i]) for i in targets) else []
+    if any(_is_one_row(other.leaves[i]) for other in apart for i in _computed(other)):
+        rows = [i for i in rows if i not in program.prepared]
     of_others = {i: [leaf for other in apart for leaf in _counterparts(i, program, other)] for i in rows}
     own = [i for i in rows if any(leaf is not program.leaves[i] for leaf in of_others[i])]
     if not own or not _data_among(inputs, program):
         return False
+    if any(one.is_first for one in (program, *apart)):
+        own = [i for i in own if i not in program.prepared]
     return True if any(_differs(program.leaves[i], of_others[i]) for i in own) else None
+
+
+def _targets(program: Program) -> list[int]:
+    """The data of a loss that no model was given, and that was not computed in the micro-batch's own turn."""
+    apart = inputs_of(program) | _computed(program)
+    return _data_among({i for i in range(len(program.leaves)) if i not in apart}, program)
+
+
+def _computed(program: Program) -> set[int]:
+    """What is known to have been computed in the micro-batch's own turn by a reduction, and given to no model."""
+    return set() if program.is_first else {*program.in_turn} - inputs_of(program)
+
+
+def _is_one_row(leaf: torch.Tensor) -> bool:
+    return leaf.shape[:1] in ((), (1,))
+
+
+def _is_factor(leaf: torch.Tensor, term: Term) -> bool:
+    """Whether a number may be a weight of a loss: it is no target then."""
+    values = [leaf.item()] if leaf.numel() == 1 else []
+    return any(
+        f.value is not None and abs(f.value) in (abs(v), abs(1 / v) if v else v) for f in term.factors for v in values
+    )
 
 
 def is_without_samples_dimension(programs: Sequence[Program]) -> bool:
@@ -60,9 +99,8 @@ def _counterparts(position: int, program: Program, other: Program) -> list[torch
     """What another micro-batch has in the place of a target, or may have if it holds another number of samples."""
     if program.same_shape(other):
         return [other.leaves[position]]
-    leaf, inputs = program.leaves[position], inputs_of(other)
-    targets = {i for i in range(len(other.leaves)) if i not in inputs and i not in other.prepared}
-    every = [other.leaves[i] for i in _data_among(targets, other)]
+    leaf = program.leaves[position]
+    every = [other.leaves[i] for i in _targets(other)]
     return [own for own in every if own.dtype == leaf.dtype and own.dim() and own.shape[1:] == leaf.shape[1:]]
 
 

@@ -58,10 +58,13 @@ class Program:
     (except scalars, whose factors are known). ``written`` lists, for each step, the positions of the tensors among its
     arguments that it writes into, ``buffers`` the leaves that any step writes into. ``by_position`` says that the loop
     itself splits a batch at fixed positions, so that joined micro-batches may not be the batch that it would have made,
+    ``is_one_sample`` that layers took all of it for one sample (`gradcheck_accum.engine.one_at_a_time`),
     ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated, ``is_cached``
     that a hook computes the gradients of a loss that a module returned. ``places`` are the places that modules were
     called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules included.
-    ``prepared`` says how leaves that involve a reduction were computed.
+    ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
+    before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known.
+    ``relates_in_turn`` says that leaves were computed in that turn from matrices that relate rows to each other.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -75,11 +78,15 @@ class Program:
     constants: list[object]
     by_position: bool
     looks_up_rows: bool
+    is_one_sample: bool
     learns: bool
     is_cached: bool
     places: list[Place | None]
     coarsest: torch.dtype | None
     prepared: dict[int, Preparation] = field(default_factory=dict)
+    in_turn: frozenset[int] = frozenset()
+    is_first: bool = False
+    relates_in_turn: bool = False
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:

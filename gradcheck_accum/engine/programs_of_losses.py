@@ -16,6 +16,7 @@ from gradcheck_accum.engine.memory import memory_of, version_of
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
+from gradcheck_accum.engine.transformed import as_outside
 
 Attributes = list[list[tuple[str, str, torch.Tensor]]]
 """For each call, the tensors that its module stores: the submodule, the attribute, and the tensor."""
@@ -26,12 +27,13 @@ def program_of(
     losses: Sequence[torch.Tensor],
     preparations: Preparations,
     is_weight: Callable[[torch.Tensor], bool],
+    as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside,
 ) -> Program | None:
     """How the losses of one backward were computed; None if part of it was not recorded."""
     # Few modules store in an attribute what a loss depends on, and searching all of them is slow.
     nothing: Attributes = [[] for _ in calls]
-    return _program(calls, losses, nothing, preparations, is_weight) or _program(
-        calls, losses, _attributes(calls), preparations, is_weight
+    return _program(calls, losses, nothing, preparations, is_weight, as_weight) or _program(
+        calls, losses, _attributes(calls), preparations, is_weight, as_weight
     )
 
 
@@ -41,6 +43,7 @@ def _program(
     attributes: Attributes,
     preparations: Preparations,
     is_weight: Callable[[torch.Tensor], bool],
+    as_weight: Callable[[torch.Tensor], torch.Tensor],
 ) -> Program | None:
     outputs = [
         [*c.outputs, *(tensor for _, _, tensor in kept), *c.changed] for c, kept in zip(calls, attributes, strict=True)
@@ -55,6 +58,8 @@ def _program(
     renumbered = {old: new for new, old in enumerate(sorted(needed))}
     produced: dict[int, Produced] = {}
     prepared: dict[int, Preparation] = {}
+    in_turn: set[int] = set()
+    related: set[int] = set()
 
     def encode(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -65,9 +70,14 @@ def _program(
                 how = preparations.of(value)
                 if how is not None:
                     prepared[len(leaves)] = how
+                    if preparations.is_of_this_turn(value) is not False:
+                        in_turn.add(len(leaves))
+                if preparations.relates_rows(value):
+                    related.add(len(leaves))
                 if id(value) in before:
                     buffers.add(len(leaves))
                     value = before[id(value)]
+                value = as_weight(value)
                 leaves.append(value if value.requires_grad else value.detach())
                 return Leaf(len(leaves) - 1)
             return places[id(value)]
@@ -102,12 +112,22 @@ def _program(
         constants=[constant for call in chosen for constant in constants_of(call)],
         by_position=any(call.looks_up_rows or parts_rows(call) for call in chosen),
         looks_up_rows=any(call.looks_up_rows for call in chosen),
+        is_one_sample=_is_one_sample(chosen),
         learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),
         prepared=prepared,
+        in_turn=frozenset(in_turn),
+        relates_in_turn=bool(related),
+        is_first=preparations.is_of_this_turn(losses[0]) is None,
     )
+
+
+def _is_one_sample(calls: Sequence[Call]) -> bool:
+    """Whether layers took one sample each, without a dimension for samples, and none of them took several in turn."""
+    layers = [layer for call in calls for layer in call.of_one_sample]
+    return bool(layers) and len({*layers}) == len(layers)
 
 
 def needed_calls(

@@ -45,6 +45,7 @@ class Call:
     positions of the tensors among its arguments that it wrote into, and ``before`` the earlier contents of those from
     outside the tape. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
     again repeats all of its effects, ``looks_up_rows`` that a module indexed rows with integers that it was given.
+    ``of_one_sample`` are the layers in a module that were called with one sample alone, once for each call.
     """
 
     function: Callable[..., Any]
@@ -58,6 +59,7 @@ class Call:
     before: tuple[torch.Tensor, torch.Tensor] | None = None
     is_followed: bool = True
     looks_up_rows: bool = False
+    of_one_sample: tuple[int, ...] = ()
     versions: list[int | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
+from gradcheck_accum.engine.one_at_a_time import takes_one_sample
 from gradcheck_accum.engine.prepared_data import Preparations
 from gradcheck_accum.engine.program import Place, Program, tensors_in
 from gradcheck_accum.engine.programs_of_losses import needed_calls, program_of
@@ -46,6 +47,7 @@ from gradcheck_accum.engine.recorded_calls import (
     index_of_rows,
     memory_of_numbers,
 )
+from gradcheck_accum.engine.transformed import as_outside, outside
 
 _KEPT_GRAPHLESS = 64
 """How many outputs of modules without a graph are remembered, with the module."""
@@ -120,7 +122,8 @@ class Tape(TorchFunctionMode):
     about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
     that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
     ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result. ``is_weight`` is asked
-    which tensors are weights. The ``follower`` follows calls outside modules.
+    which tensors are weights, and ``as_weight`` for those that tensors inside ``torch.func.grad`` stand for. The
+    ``follower`` follows calls outside modules.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -132,6 +135,7 @@ class Tape(TorchFunctionMode):
     on_call: Callable[[str, Any, Any], object] | None = None
     follower: Follower | None = None
     is_weight: Callable[[torch.Tensor], bool] = is_parameter
+    as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
@@ -147,6 +151,8 @@ class Tape(TorchFunctionMode):
     """The memory of the integer tensors that the running module was given."""
     _looks_up_rows: bool = False
     """Whether it has looked up rows by these."""
+    _of_one_sample: list[int] = field(default_factory=list)
+    """The layers in it that were called with one sample alone."""
     _graphless: deque[tuple[weakref.ref[torch.Tensor], nn.Module]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_GRAPHLESS)
     )
@@ -272,6 +278,7 @@ class Tape(TorchFunctionMode):
         before: tuple[torch.Tensor, torch.Tensor] | None = None,
         is_followed: bool = True,
         looks_up_rows: bool = False,
+        of_one_sample: tuple[int, ...] = (),
     ) -> None:
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
@@ -285,7 +292,8 @@ class Tape(TorchFunctionMode):
         if not has_graph and not written:
             return
         outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
-        call = Call(function, args, kwargs, outputs, state, _autocast(), place, written, looks_up_rows=looks_up_rows)
+        call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
+        call.looks_up_rows, call.of_one_sample = looks_up_rows, of_one_sample
         is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
         if not is_on_tape and not self._holds(call.changed):
             return
@@ -335,6 +343,10 @@ class Tape(TorchFunctionMode):
         """Run an outermost module call, and record it as one."""
         if self._inside is not None and not isinstance(module, Checkpointed):
             self._inside.append(module)
+        if not self._depth:
+            self._of_one_sample = []
+        if not self.pauses and takes_one_sample(module, args, kwargs):
+            self._of_one_sample.append(id(module))
         if self._depth or self.pauses or not torch.is_grad_enabled():
             result = self._as_one(call, args, kwargs)
             if not self._depth and not self.pauses:
@@ -353,15 +365,22 @@ class Tape(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             written = written_among(tensors, versions)
             # Weights that are leaves themselves are not computed from those that an optimizer updates.
-            is_followed = not any(weight.requires_grad and weight.is_leaf for weight in lent.values())
+            is_followed = all(map(self._is_of_weights, lent.values()))
             function = Lent(module) if lent else module
-            looked_up = self._looks_up_rows
             self._record(
-                function, *given, result, state, _place(), written, is_followed=is_followed, looks_up_rows=looked_up
+                *(function, *given, result, state, _place(), written),
+                is_followed=is_followed,
+                looks_up_rows=self._looks_up_rows,
+                of_one_sample=tuple(self._of_one_sample),
             )
             if self.on_call is not None:
                 self.on_call("__call__", given, result)
         return result
+
+    def _is_of_weights(self, lent: torch.Tensor) -> bool:
+        """Whether a lent weight is computed from others, or stands for one inside ``torch.func.grad``."""
+        own = self.as_weight(lent)
+        return not (lent.requires_grad and lent.is_leaf) or (own is not lent and self.is_weight(own))
 
     def _as_one(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run what is recorded as one call: no call that it makes itself is."""
@@ -422,7 +441,8 @@ class Tape(TorchFunctionMode):
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
         """How the losses of one backward were computed; None if part of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
-        found = program_of(calls, losses, self.preparations, self.is_weight)
+        with outside():
+            found = program_of(calls, losses, self.preparations, self.is_weight, self.as_weight)
         if found is not None:
             self.copies.hold(found)
         return found

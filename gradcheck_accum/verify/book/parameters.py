@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.rank_local import is_flattened, is_sharded
+from gradcheck_accum.engine.transformed import as_outside
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.vectors.sharded import own_part
 
@@ -24,6 +25,8 @@ class ParameterBook:
         """Whether there are parameters that are sharded over the ranks."""
         self.elements = 0
         """The number of elements of the parameters on this rank."""
+        self._at: dict[int, torch.Tensor] = {}
+        """The parameter at each place of the memory, as far as they were there when they were adopted."""
         self._cells: dict[int, str] = {}
         self._size = (-1, -1)
         self._shared = Shared()
@@ -95,6 +98,20 @@ class ParameterBook:
         """The parameter whose gradient is at each memory address."""
         grads = {key: p.grad for key, p in self.parameters.items()}
         return {g.data_ptr(): key for key, g in grads.items() if g is not None and g.layout is torch.strided}
+
+    def as_weight(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The parameter that a tensor inside ``torch.func.grad`` stands for; any other tensor itself.
+
+        It wraps the parameter, or a detached tensor of the same memory.
+        """
+        own = as_outside(tensor)
+        if own is tensor or id(own) in self.parameters:
+            return own
+        if len(self._at) != len(self.parameters):
+            self._at = {p.data_ptr(): p for p in self.parameters.values()}
+        parameter = self._at.get(own.data_ptr())
+        is_whole = parameter is not None and parameter.data_ptr() == own.data_ptr() and parameter.shape == own.shape
+        return parameter if parameter is not None and is_whole and parameter.stride() == own.stride() else own
 
     def gradient(self, key: int) -> torch.Tensor | None:
         """A parameter's gradient; of a sharded one, the part on this rank."""

@@ -104,8 +104,8 @@ def _without_large_batch(measured: Measured, options: Options, found: JudgedWind
             f"{problem}, and samples could not be shown to be independent{unshown}; --reference ledger skips this check"
         )
         return replace(found, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    if proof.unit == SAMPLE:
-        return replace(found, reason="", note=f"{problem}: each micro-batch is one sample, with one target")
+    if is_one_sample_each(measured):
+        return replace(found, reason="", note=f"{problem}: each micro-batch is one sample")
     note = f"{problem}: instead, its micro-batches were shown to treat every sample independently"
     return replace(found, reason="", note=note)
 
@@ -157,6 +157,11 @@ def coupling_of_loss(
     return _coupling(measured, apart.distance, apart.allowed)
 
 
+def is_one_sample_each(measured: Measured) -> bool:
+    """Whether each micro-batch of a window was shown to be one sample, and so one unit."""
+    return measured.proof is not None and measured.proof.unit == SAMPLE
+
+
 def needs_large_batch(whole: MeasuredWindow) -> str:
     """Why the weights of a window do not determine its large batch's gradient; empty where they do."""
     readings = whole.readings
@@ -165,7 +170,8 @@ def needs_large_batch(whole: MeasuredWindow) -> str:
         for series in readings.series_of(window):
             kinds.add(readings.kind(window, series))
             terms = (t for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t))
-            if readings.kind(window, series) is Reduction.MEAN and any(term.units is None for term in terms):
+            unread = readings.kind(window, series) is Reduction.MEAN and any(term.units is None for term in terms)
+            if unread and not is_one_sample_each(whole.measured):
                 return f"the loss contains {series.name}, whose number of units cannot be read from its graph"
         if {Reduction.MEAN, Reduction.SUM} <= kinds:
             return "the loss contains a sum and a mean, and the sum may or may not be over the samples"

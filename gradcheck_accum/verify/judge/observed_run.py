@@ -16,6 +16,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.engine.streaming import Streamed
 from gradcheck_accum.ledger.events import Backward, Cause, Trace
 from gradcheck_accum.ledger.folding import fold
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import averages
 from gradcheck_accum.ledger.windows import NOT_FINITE, ZERO, Fate, Ledger, Window
 from gradcheck_accum.verify.book.holding import Mode
@@ -53,6 +54,8 @@ class ObservedRun:
     needless: Needless = field(default_factory=Needless)
     lost: str = ""
     mode: Mode | None = None
+    returned_at: Location | None = None
+    """Where gradients were first returned, and not accumulated, of what no optimizer has."""
 
     @classmethod
     def of(cls, observer: Observer, *, complete: bool) -> ObservedRun:
@@ -81,6 +84,7 @@ class ObservedRun:
             observer.arrivals.averaging.needless,
             observer.comparer.trajectory.lost if observer.comparer.trajectory is not None else "",
             run.mode,
+            observer.by_hand.unwatched,
         )
 
     def portable(self) -> ObservedRun:

@@ -63,6 +63,10 @@ UNSEEN_STEPS = (
     "the weights were changed, but not by a step() that PyTorch reports: only steps of a torch.optim.Optimizer whose "
     "__init__() calls super().__init__() are observed; train with one of these to compare"
 )
+RETURNED = (
+    "torch.autograd.grad() or torch.func.grad() returned gradients at line {line}, and no step() of a "
+    "torch.optim.Optimizer used any: to compare, assign them to .grad of an optimizer's parameters, and call its step()"
+)
 
 SEVERAL_THREADS = (
     "several threads train at the same time, and which of them changed which gradients is unknown: verify a run that "
@@ -155,7 +159,7 @@ def judge_ranks(
         notes.append(f"the reference run could not be continued: {seen[0].lost}")
     verdict, reason = _verdict(reports, diagnosis, ledgers, seen)
     gradients_seen = any(map(_has_backwards, seen))
-    gradients_astray = any(own.stray_backwards for own in seen)
+    gradients_astray = any(own.stray_backwards or own.returned_at is not None for own in seen)
     advice = to_decide(
         verdict,
         reports,
@@ -307,6 +311,9 @@ def _verdict(
             return Verdict.INCONCLUSIVE, "gradients were computed, but optimizer.step() was never called"
         if any(own.stray_backwards for own in seen):
             return Verdict.INCONCLUSIVE, next(filter(None, (_own_step(own.own_steps) for own in seen)), STRAY)
+        returned = next((own.returned_at for own in seen if own.returned_at is not None), None)
+        if returned is not None and not any(own.children for own in seen):
+            return Verdict.INCONCLUSIVE, RETURNED.format(line=returned.line)
         children = unwatched(sum(own.children for own in seen))
         return Verdict.INCONCLUSIVE, f"no backward() and no optimizer.step() was observed{children}"
     lost = _lost(diagnosis, ledgers)

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.cost import CostMeter
-from gradcheck_accum.engine.independence import EQUAL_TARGETS, SAMPLE, Proof, Prover, summed, worst
-from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
+from gradcheck_accum.engine.independence import SAMPLE, UNSURE, Proof, Prover, summed, worst
+from gradcheck_accum.engine.joining import LAYOUTS, RELATED, Layout, may_be_groups
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
@@ -28,6 +28,7 @@ from gradcheck_accum.engine.reference import (
     ReferenceEngine,
     coefficient,
 )
+from gradcheck_accum.engine.related_rows import are_computed, are_unlike, related_rows
 from gradcheck_accum.engine.samples import holds_lists
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
@@ -97,7 +98,7 @@ class Measurer:
     _layouts: dict[Location, Layout] = field(default_factory=dict)
     _searches: Counter[Location] = field(default_factory=Counter)
     _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
-    _with_equal_targets: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
+    _unsure: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
     _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -240,11 +241,11 @@ class Measurer:
             if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
-                if measured.proof.reason == EQUAL_TARGETS:
-                    self._with_equal_targets[where].append(measured)
+                if measured.proof.reason in UNSURE:
+                    self._unsure[where].append(measured)
                 if proof.unit == SAMPLE:
-                    # Targets that were equal in an earlier window were so by chance.
-                    for earlier in self._with_equal_targets.pop(where, ()):
+                    # What was equal in an earlier window was so by chance.
+                    for earlier in self._unsure.pop(where, ()):
                         earlier.proof = proof
 
     def _prove(
@@ -252,7 +253,7 @@ class Measurer:
     ) -> Proof:
         """What is known about the micro-batches of one place; these are tested if few others have been."""
         known = self._proofs.setdefault(where, [])
-        tested = [proof for proof in known if proof.reason != EQUAL_TARGETS]
+        tested = [proof for proof in known if proof.reason not in UNSURE]
         is_known = any(proof.coupled or proof.unit == SAMPLE for proof in tested)
         if len(tested) < _PROOFS and len(known) < _EQUAL and not is_known:
             prover = Prover.of(self.engine, parameters, dtype)
@@ -306,7 +307,9 @@ class Measurer:
         first: _Found | None = None
         problem: CannotReplay | None = None
         # A number may look like a number of rows by chance in some windows.
-        for layout in LAYOUTS if known is None else (known, replace(known, counts_on=not known.counts_on)):
+        for layout in (*LAYOUTS, RELATED) if known is None else (known, replace(known, counts_on=not known.counts_on)):
+            if layout.relates and (are_computed(programs) or (known is None and not _have_unlike_rows(programs))):
+                continue
             try:
                 found = self._in_layout(layout, programs, parameters, measured.compute_dtype)
             except (CoupledChunks, DoesNotFit):
@@ -325,6 +328,8 @@ class Measurer:
             raise CannotReplay("its model looks up rows by index, and indices refer to different rows in a large batch")
         if first is not None and self._are_single_samples(programs, parameters):
             raise CannotReplay("joined, the rows of samples of which each has one target are no large batch")
+        if first is not None and all(program.is_one_sample for program in programs):
+            raise CannotReplay("a layer is given each micro-batch as one sample, and the rows of several are no sample")
         if first is not None and any(map(holds_lists, programs)):
             raise CannotReplay("its model is given a list of samples, and those of a large batch are a longer list")
         if first is not None and any(program.by_position for program in programs):
@@ -342,7 +347,7 @@ class Measurer:
         if len(programs) < 2 or not is_without_samples_dimension(programs):
             return False
         reading = self.engine.one_by_one(programs[0], parameters).reading
-        return has_one_target(programs[0], programs, reading.terms) is not False
+        return has_one_target(programs[0], programs, reading) is not False
 
     def _in_layout(
         self, layout: Layout, programs: list[Program], parameters: list[torch.Tensor], dtype: torch.dtype
@@ -358,6 +363,11 @@ class Measurer:
         streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
         self.streamed = replace(streamed, gradients=[])
         return _Found(STREAMED, [streamed.gradients], tuple(coefficient(streamed.reading)))
+
+
+def _have_unlike_rows(programs: Sequence[Program]) -> bool:
+    rows = related_rows(programs)
+    return rows is not None and are_unlike(rows)
 
 
 def _by_key(found: _Found, parameters: Sequence[torch.Tensor]) -> list[_Gradients]:

@@ -10,6 +10,7 @@ import torch
 
 from gradcheck_accum.engine.lent_weights import is_parameter
 from gradcheck_accum.engine.loss_graph import LossReading
+from gradcheck_accum.engine.transformed import as_outside
 from gradcheck_accum.ledger.events import Backward, Cause, DataGradientRead, Opaque, Reason
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_sums import GradientSum, kind_of
@@ -95,7 +96,11 @@ class Backwards:
             book = weights()
             return is_parameter(tensor) or (book is not None and id(tensor) in book.parameters)
 
-        run.losses.tape.is_weight = is_weight
+        def as_weight(tensor: torch.Tensor) -> torch.Tensor:
+            book = weights()
+            return as_outside(tensor) if book is None else book.as_weight(tensor)
+
+        run.losses.tape.is_weight, run.losses.tape.as_weight = is_weight, as_weight
 
     def before(self, losses: Any, weights: Any) -> None:
         """``backward`` is entered; ``weights`` is its gradient argument."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.engine.transformed import as_outside, outside
 from gradcheck_accum.ledger.events import Backward, Factor, Opaque, Operation, Reason, ZeroGrad
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.stated_names import PUT_IN
@@ -32,6 +33,8 @@ class GradientsByHand:
         self._kept = KeptGradients()
         self._asked: tuple[BackwardLosses, Location] | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
+        self.unwatched: Location | None = None
+        """Where it first computed gradients of what no optimizer has."""
 
     @property
     def waiting(self) -> set[int]:
@@ -46,7 +49,8 @@ class GradientsByHand:
         """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
         if self._asked is not None:
             return False
-        if not any(id(own) in self._book.parameters for own in _listed(inputs)):
+        if not any(id(own) in self._book.parameters for own in self._weights(inputs)):
+            self.unwatched = self.unwatched or user_location()
             return False
         self._run.choose_mode()
         backward_losses = self._losses.read(_listed(outputs), weights, self._batches.drawn_since)
@@ -56,13 +60,16 @@ class GradientsByHand:
     def after(self, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
         """``torch.autograd.grad`` has returned gradients, or raised where they are None."""
         asked, self._asked = self._asked, None
-        if self._attention.idle or asked is None or gradients is None:
-            return
+        if not self._attention.idle and asked is not None and gradients is not None:
+            with outside():
+                self._keep(asked, inputs, gradients, keeps_graph=keeps_graph)
+
+    def _keep(self, asked: tuple[BackwardLosses, Location], inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
         backward_losses, where = asked
         with self._attention.own_work():
             known = [
-                (own, gradient)
-                for own, gradient in zip(_listed(inputs), gradients, strict=True)
+                (own, as_outside(gradient))
+                for own, gradient in zip(self._weights(inputs), gradients, strict=True)
                 if id(own) in self._book.parameters and gradient is not None
             ]
             squares = {id(own): squared_norm(dense(g.detach())) / backward_losses.reading.scale**2 for own, g in known}
@@ -83,6 +90,10 @@ class GradientsByHand:
         )
         if not keeps_graph:
             self._losses.next_segment()
+
+    def _weights(self, inputs: Any) -> list[torch.Tensor]:
+        """What gradients are asked for: inside ``torch.func.grad``, the weights that it was given."""
+        return [self._book.as_weight(given) for given in _listed(inputs)]
 
     def take_in(self, where: Location, *, thoroughly: bool) -> bool:
         """Record the returned gradients that the loop has put into ``.grad``, if there are any."""

@@ -27,6 +27,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.data import dataloader
 
 from gradcheck_accum.engine.checkpoints import instead_of_checkpoints
+from gradcheck_accum.engine.transformed import is_in_grad_alone
 from gradcheck_accum.verify.book.parameters import parameters_of, with_subclasses
 from gradcheck_accum.verify.stack import without_us
 from gradcheck_accum.verify.watching.observer import Observer
@@ -180,7 +181,9 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
             kwargs.get(name, args[position] if len(args) > position else None)
             for position, name in enumerate(("retain_graph", "create_graph"))
         )
-        watched = not create_graph and observer.before_grad(outputs, inputs, grad_outputs)
+        # Nothing of ``torch.func.grad`` is, unless it is inside another transform: it always asks for a graph.
+        alone = not create_graph or is_in_grad_alone()
+        watched = alone and observer.before_grad(outputs, inputs, grad_outputs)
         gradients = None
         try:
             gradients = handing_out(outputs, inputs, grad_outputs, *args, **kwargs)

@@ -23,7 +23,7 @@ from gradcheck_accum.verify.watching.run import Run
 
 _Gradients = dict[int, Held | None]
 
-INSIDE_BACKWARD = "the step runs inside backward, on gradients that are not complete: step after it to compare"
+INSIDE_BACKWARD = "the step runs inside backward(), where gradients cannot be compared: step after it to compare"
 CHANGED_AFTER_CLIP = "the gradients were modified manually after clipping: modify them before clipping"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
 NO_GRADIENT = (
@@ -32,7 +32,8 @@ NO_GRADIENT = (
 )
 PUT_IN = (
     "neither backward() nor torch.autograd.grad() computed the gradients of this step for its own parameters (they may "
-    "be those of a copy): the micro-batches that they come from are unknown"
+    "be those of a copy, or of single samples by vmap): the micro-batches that they come from are unknown, so compute "
+    "them for these parameters to compare"
 )
 
 OWN_UPDATES = "the loop itself updates weights"
