@@ -16,7 +16,6 @@ from gradcheck_accum.lint.interpreter.objects import attribute, known_otherwise
 from gradcheck_accum.lint.interpreter.subscripts import subscript
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_in_comparison, bind_length, bind_steps
-from gradcheck_accum.lint.state.control import OutOfBudget
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
 from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, call_name, text_of
@@ -44,9 +43,7 @@ _COMPARISONS: dict[Comparison, Callable[[Any, Any], Any]] = {
 
 def evaluate(run: State, node: syntax.Expression, scope: v.Scope) -> Any:
     """The value of an expression; `UNKNOWN` or a named symbol where the source does not tell."""
-    run.spent += 1  # as `State.spend`: this is done more often than anything else
-    if run.spent > run.budget:
-        raise OutOfBudget
+    run.spend()
     handler = _HANDLERS.get(type(node))
     if handler is None:
         return UNKNOWN
@@ -60,13 +57,6 @@ def evaluate(run: State, node: syntax.Expression, scope: v.Scope) -> Any:
 
 
 def _constant(run: State, node: syntax.Constant, scope: v.Scope) -> Any:
-    known = run.constants.get(node)
-    if known is None:
-        known = run.constants[node] = _read(node)
-    return known
-
-
-def _read(node: syntax.Constant) -> Any:
     value = node.value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return bounded(Num(value, origins=frozenset({f"{node.where.line}:{node.where.column - 1}"})))
@@ -96,7 +86,7 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
         note_update(run, node, scope)
     if isinstance(left, str):
         shown(run, node, [right])
-    if isinstance(left, Num) and isinstance(right, Num) and _is_written_out(node.left):
+    if _is_written_out(node.left) and isinstance(left, Num) and isinstance(right, Num):
         # Where nothing is counted on the left, what divides it is no K.
         return of_numbers(node.op, left, right)
     if node.op is Operator.MOD:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from gradcheck_accum.ledger.events import Operation
@@ -193,7 +193,6 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     run.loops.body = node.body if trains else outer_body
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
-    sorting = _sorting(source, node.target)
     try:
         for number, item in enumerate(items):
             run.loops.begin_turn(trains)
@@ -205,14 +204,12 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
                 item = v.drawn_with(item, run.recorder.micro_batch)
             run.loops.last_slice = ()
             assign(run, node.target, item, scope)
-            run.sorting += sorting
             try:
-                with nullcontext() if run.loops.depth else run.calls.in_turn(number):
+                apart = nullcontext() if run.loops.depth else run.calls.in_turn(number)
+                with _sorting(run, source, node.target), apart:
                     run.execute(node.body, scope)
             except Continued:
                 continue
-            finally:
-                del run.sorting[len(run.sorting) - len(sorting) :]
         run.execute(node.orelse, scope)
     except Broke:
         pass
@@ -226,12 +223,18 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
             run.iterated.ended = listed, before
 
 
-def _sorting(source: Any, target: syntax.Expression) -> list[Sorting]:
+@contextmanager
+def _sorting(run: State, source: Any, target: syntax.Expression) -> Iterator[None]:
     """A loop over parameters, with or without their names, may sort them."""
-    if not isinstance(source, v.Parameters):
-        return []
     names = [n.id for n in walk(target) if isinstance(n, syntax.Name)]
-    return [Sorting(names[-1], frozenset(names))] if 0 < len(names) <= 2 else []
+    sorts = isinstance(source, v.Parameters) and 0 < len(names) <= 2
+    if sorts:
+        run.sorting.append(Sorting(names[-1], frozenset(names)))
+    try:
+        yield
+    finally:
+        if sorts:
+            run.sorting.pop()
 
 
 def _collects(run: State, node: syntax.Statement) -> bool:

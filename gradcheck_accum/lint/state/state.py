@@ -67,8 +67,6 @@ class State:
         """What was assigned to attributes and items of what models returned, by the flow of that and by name."""
         self.collected: dict[int, tuple[list[Any], Location]] = {}
         """The lists that losses are collected in, by identity, with the place that does."""
-        self.constants: dict[syntax.Constant, Any] = {}
-        """The values of the numbers and texts that the run has come to, which are always the same."""
         self.no_graphs = 0
         """How many blocks are under way in which PyTorch builds no graphs."""
         self.spent = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Purpose
@@ -90,16 +89,10 @@ def mean(run: State, values: list[Any], *, divides: bool = True) -> Any:
 
 def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
     """Record what a call shows to a person, if it is one that does."""
-    if _says_that_it_shows(call_name(node)):
-        computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
-        if not computes:
-            shown(run, node, values)
-
-
-@lru_cache(maxsize=1024)
-def _says_that_it_shows(name: str) -> bool:
-    """Whether what is called so shows what it is given; asked of every call."""
-    return name in SHOWS or bool(names.SHOWS.fits(name))
+    computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
+    name = call_name(node)
+    if (name in SHOWS or names.SHOWS.fits(name)) and not computes:
+        shown(run, node, values)
 
 
 def shown(
