@@ -164,7 +164,7 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
         return _product(run, op, left, right)
     tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
     if op in (Operator.ADD, Operator.SUB):
-        return tensor
+        return tensor.summed()
     if op in (Operator.MULT, Operator.DIV):
         inverse = op is Operator.DIV
         if tensor.elementwise and isinstance(other, v.Data) and other.counted is not None:

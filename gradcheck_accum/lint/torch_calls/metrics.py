@@ -24,8 +24,7 @@ _DEEPEST = 3
 
 def read(run: State, node: syntax.Node, tensor: Tensor | Figure) -> Figure:
     """The number that a loss holds: ``loss.item()``, ``float(loss)``."""
-    may_be_sum = tensor.may_be_sum if isinstance(tensor, Figure) else is_read(tensor)
-    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node), may_be_sum=may_be_sum)
+    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node), may_be_sum=tensor.may_be_sum)
 
 
 def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
@@ -113,7 +112,7 @@ def shown(
             # If a sum is reset where it is displayed, how often that happens decides how many micro-batches it is over.
             if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
                 figure = value if isinstance(value, Figure) and value.read_at else read(run, node, value)
-                as_read = to_a_person and isinstance(value, Figure) and not value.may_be_sum
+                as_read = to_a_person and not figure.may_be_sum
                 run.recorder.show(node, figure, as_read=as_read)
         elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
             inside = value.values() if isinstance(value, dict) else value[:8]
