@@ -177,7 +177,9 @@ def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]
                 backward = weight.entry.backward
                 shares.setdefault(backward.where, []).append(share)
                 if share is None:
-                    by_name.setdefault(backward.where, []).append(None if later else _divided_by_name(account, window, backward))
+                    by_name.setdefault(backward.where, []).append(
+                        None if later else _divided_by_name(account, window, backward)
+                    )
     scaled = {
         where: divisor
         for where, own in shares.items()

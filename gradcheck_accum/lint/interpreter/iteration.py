@@ -61,7 +61,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             return plan(run, whole, loop, trains)
         case v.Stream():
             return _some_batches(run), True, False
-        case v.Parameters():
+        case v.Parameters() | v.Gradient():
             return [source], False, False
         case v.Model():
             # One of its members stands for all.

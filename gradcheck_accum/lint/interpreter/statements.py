@@ -30,9 +30,9 @@ from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.under_way import Sorting
 from gradcheck_accum.lint.state.values import Tensor
 from gradcheck_accum.lint.syntax import Comparison, Operator, call_name, text_of, walk
-from gradcheck_accum.lint.torch_calls.arithmetic import binary, factor_of
+from gradcheck_accum.lint.torch_calls.arithmetic import binary
 from gradcheck_accum.lint.torch_calls.distributed import context_of
-from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
+from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown, scale_gradients
 from gradcheck_accum.lint.torch_calls.learning_rates import note_rate
 from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended, makes_no_graphs, summed
@@ -70,7 +70,7 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
     if isinstance(current, v.Gradient):
         if node.op in (Operator.DIV, Operator.MULT):
             operation = Operation.DIVIDE if node.op is Operator.DIV else Operation.MULTIPLY
-            run.recorder.scale_grads(node, current.sources, factor_of(change, operation))
+            scale_gradients(run, node, current, change, operation)
         else:
             run.recorder.opaque(node, "gradients changed by hand")
         return

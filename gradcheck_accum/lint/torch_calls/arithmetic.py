@@ -74,8 +74,10 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return left * right.value if fits else UNKNOWN  # type: ignore[operator]
     if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
         return v.united((left, right))
+    if isinstance(left, v.Measured) or isinstance(right, v.Measured):
+        return v.MEASURED
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
-        return UNKNOWN
+        return v.MEASURED if op is Operator.POW else UNKNOWN
     match left, right:
         case (v.Data() as data, Num() as number) | (Num() as number, v.Data() as data):
             # Numbers that nothing has learned from yet.
