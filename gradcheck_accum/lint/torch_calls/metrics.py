@@ -87,11 +87,16 @@ def mean(run: State, values: list[Any], *, divides: bool = True) -> Any:
 
 
 def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
-    """Record what a call shows to a person, if it is one that does."""
+    """Record what a call shows to a person, if it is one that does.
+
+    What a definition that is read does with a loss shows in there: it may only keep it.
+    """
     computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
     name = call_name(node)
     if (name in SHOWS or names.SHOWS.fits(name)) and not computes:
-        shown(run, node, values)
+        method = base.cls.bound(name, base) if isinstance(base, v.Instance) else None
+        is_read_along = method is not None or isinstance(base, v.Function)
+        shown(run, node, values, to_a_person=not is_read_along)
 
 
 def shown(
