@@ -8,9 +8,10 @@ from enum import Enum
 from itertools import pairwise
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
-from gradcheck_accum.ledger.events import LossShown, ShownLoss
+from gradcheck_accum.ledger.events import Backward, LossShown, ShownLoss
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.windows import Fate
+from gradcheck_accum.ledger.stated_names import names_steps
+from gradcheck_accum.ledger.windows import Fate, Window
 from gradcheck_accum.wording import message
 
 
@@ -30,7 +31,7 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
     Or of those of the micro-batches alone that end a window, over the number of all; or the divided loss of one
     micro-batch; or K times the mean loss, by a multiplication that undoes no division.
     """
-    scaled = _scaled(account)
+    scaled, by_name = _scaled(account)
     places: dict[tuple[Location, Location], list[LossShown]] = {}
     for event in account.ledger.trace.events:
         if not isinstance(event, LossShown) or event.backward not in scaled:
@@ -39,7 +40,7 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
             places.setdefault((event.where, event.shown_at), []).append(event)
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
-    accumulation = account.readings.scaled_at(account.windows) if places else ()
+    accumulation = account.readings.scaled_at(account.windows) | by_name if places else frozenset[Location]()
     full = {e.backward.micro_batch for w in account.full() for e in w.entries} if places else set[int]()
     for (where, shown_at), events in places.items():
         # What a shorter window's losses are divided by is their own number, and may be 1.
@@ -155,10 +156,16 @@ def _scaling(loss: ShownLoss, accumulation: Collection[Location]) -> float:
     return math.prod(factor.value or 1.0 for factor in loss.left_out if factor.where in accumulation)
 
 
-def _scaled(account: Account) -> dict[Location, int]:
-    """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1."""
+def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]:
+    """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1.
+
+    And where those were divided whose weight is not known, but that were divided by K according to the source: what
+    else they were multiplied by before is in what is shown of them as well.
+    """
     shares: dict[Location, list[float | None]] = {}
-    for window in account.full() if account.steps > 1 else ():
+    by_name: dict[Location, list[Location | None]] = {}
+    full = account.full() if account.steps > 1 else ()
+    for window in full:
         for series in account.series():
             for weight in account.readings.weights(window, series):
                 if weight.entry.fate is Fate.STALE:
@@ -167,10 +174,34 @@ def _scaled(account: Account) -> dict[Location, int]:
                 share = (
                     None if weight.share is None or None in later else weight.share / math.prod(f or 1.0 for f in later)
                 )
-                shares.setdefault(weight.entry.backward.where, []).append(share)
-    return {
+                backward = weight.entry.backward
+                shares.setdefault(backward.where, []).append(share)
+                if share is None:
+                    by_name.setdefault(backward.where, []).append(
+                        None if later else _divided_by_name(account, window, backward)
+                    )
+    scaled = {
         where: divisor
         for where, own in shares.items()
         for divisor in (account.steps, 1)
         if all(share is not None and account.same(share * divisor, 1.0) for share in own)
     }
+    named = {
+        where: {place for place in own if place is not None}
+        for where, own in by_name.items()
+        if None not in own and len(own) == len(shares[where])
+    }
+    return scaled | dict.fromkeys(named, account.steps), frozenset[Location]().union(*named.values())
+
+
+def _divided_by_name(account: Account, window: Window, backward: Backward) -> Location | None:
+    """Where a loss of unknown weight was divided by K by its origin, all of it, and once; None if it was not."""
+    bound = window.step.counted_by if window.step is not None else None
+    counted = bound.origins if bound is not None else frozenset[str]()
+    places: set[Location | None] = set()
+    for term in backward.terms:
+        by_steps = [f for f in term.factors if names_steps(f.origins) or not f.origins.isdisjoint(counted)]
+        if len(by_steps) != 1 or not account.same((by_steps[0].value or 0.0) * account.steps, 1.0):
+            return None
+        places.add(by_steps[0].where)
+    return places.pop() if len(places) == 1 else None

@@ -353,7 +353,7 @@ def settled_value(run: State, node: syntax.Expression, scope: v.Scope) -> Any:
 
 
 def depends_on_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
-    return any(isinstance(value, (Tensor, v.Data, v.Gradient)) for value in values_named_in(test, scope))
+    return any(isinstance(value, (Tensor, v.Data, v.Gradient, v.Measured)) for value in values_named_in(test, scope))
 
 
 def _is_a_call_about_data(run: State, test: syntax.Expression, scope: v.Scope) -> bool:

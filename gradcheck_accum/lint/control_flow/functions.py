@@ -13,7 +13,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, Raised, Returned
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Symbol
-from gradcheck_accum.lint.syntax import text_of
+from gradcheck_accum.lint.syntax import text_of, walk
 
 _DEPTH = 12
 _LONG = 1_000
@@ -36,6 +36,9 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
     if run.reach.yields(node) and not run.reach.backward_in(node.body):
         if run.reach.never_ends(node):
             return v.Stream.endless(run.recorder.micro_batch)
+        passed_on = _passed_on(node, scope)
+        if isinstance(passed_on, tuple) and passed_on[:1] == ("range",):
+            return passed_on
         whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
     if run.knowledge.skims and node in run.knowledge.reports:
@@ -56,6 +59,18 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
     if is_long and v.may_be_reported(result) and run.recorder.only_shows_since(recorded):
         run.knowledge.reports.add(node)
     return result
+
+
+def _passed_on(node: syntax.FunctionDef, scope: v.Scope) -> Any:
+    """What a generator was given and yields item by item, unchanged, as one that reports progress; else None."""
+    yields = [n for n in walk(node) if isinstance(n, (syntax.Yield, syntax.YieldFrom))]
+    for loop in (n for n in walk(node) if isinstance(n, syntax.For) and len(yields) == 1):
+        match loop.target, loop.iter, yields[0]:
+            case syntax.Name(id=item), syntax.Name(id=given), syntax.Yield(value=syntax.Name(id=yielded)):
+                each_time = any(isinstance(own, syntax.Expr) and own.value is yields[0] for own in loop.body)
+                if each_time and item == yielded:
+                    return scope.names.get(given)
+    return None
 
 
 def _yielded(run: State, node: syntax.FunctionDef, scope: v.Scope) -> list[Any]:

@@ -31,6 +31,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MAKES_AT_RANDOM,
     MAKES_CONSTANTS,
     MAKES_DATA,
+    MEASURES,
     MULTIPLIES_IN_PLACE,
     OPTIMIZERS,
     PLACE_OF_SIZE,
@@ -59,6 +60,7 @@ from gradcheck_accum.lint.torch_calls.stepping_callables import makes_it_step
 from gradcheck_accum.lint.torch_calls.weight_averages import new_average, note_update
 
 _FLOAT, _RANGE = Symbol("float"), Symbol("range")
+_COMPUTES = ("torch.", "math.", "numpy.", "np.")
 _SCALES_IN_PLACE = DIVIDES_IN_PLACE | MULTIPLIES_IN_PLACE
 
 
@@ -85,6 +87,8 @@ def call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
         if framework is not None:
             return framework_method(run, node, framework, node.func.attr, args, kwargs)
         shown_by_call(run, node, base, all_arguments(args, kwargs))
+        if isinstance(base, v.Measured) or (isinstance(base, v.Gradient) and node.func.attr in MEASURES):
+            return v.MEASURED
         if method is not None and not _defines(base, node.func.attr):
             handled = method(run, node, base, args, kwargs)
             if handled is not NotImplemented:
@@ -137,6 +141,20 @@ def _keep_in_place_result(run: State, node: syntax.Call, result: Any, scope: v.S
     func = node.func
     if isinstance(func, syntax.Attribute) and func.attr in _SCALES_IN_PLACE and isinstance(result, Tensor):
         assign(run, func.value, result, scope)
+
+
+def _measures(callee: v.Reference | Symbol, args: list[Any]) -> bool:
+    """Whether a function of a library computes a number from gradients, or from what was computed from them."""
+    given = [one for value in args for one in (value if isinstance(value, (list, tuple)) else [value])]
+    if isinstance(callee, Symbol):
+        return callee.name in BUILTINS and any(isinstance(one, v.Measured) for one in given)
+    if any(isinstance(one, v.Measured) for one in given):
+        return callee.path.startswith(_COMPUTES) and not callee.tail.endswith("_")
+    return (
+        callee.tail in MEASURES
+        and callee.path.startswith("torch.")
+        and any(isinstance(one, v.Gradient) for one in given)
+    )
 
 
 def _draws_a_batch(run: State, name: str, given: list[Any]) -> bool:
@@ -205,6 +223,8 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
         case v.Optimizer():
             # No optimizer can be called: what a call named so gave is what makes them.
             return new_optimizer(run, node, all_arguments(args, kwargs))
+        case v.Reference() | Symbol() if _measures(callee, args):
+            return v.MEASURED
         case v.Reference():
             return _library(run, node, callee, args, kwargs)
         case Symbol():
@@ -225,6 +245,7 @@ def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[A
     is_gated = not run.reach.is_own(function.node) and any(keyword.arg in GATES for keyword in node.keywords)
     outer = run.calls.called_at
     run.calls.called_at = node if is_gated else outer
+    run.calls.by[function.node] = node
     try:
         return call_function(run, function, args, kwargs)
     finally:

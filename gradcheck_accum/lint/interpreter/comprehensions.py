@@ -46,7 +46,9 @@ def _comprehended(
         # What is made of them is as good as they are; what is done to their gradients counts.
         chosen = _chosen(run, source, generator, inner)
         made = element(chosen)
-        return made if isinstance(made, (v.Gradient, v.Parameters)) else chosen
+        return made if isinstance(made, (v.Gradient, v.Measured, v.Parameters)) else chosen
+    if isinstance(source, (v.Gradient, v.Measured)):
+        return element(source)
     if inner_generators:
         return _flattened(run, source, element)
     if isinstance(source, v.Chunks):

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import answered, choose, decide, prefer_ranks, truth_of
+from gradcheck_accum.lint.control_flow.conditions import (
+    answered,
+    choose,
+    decide,
+    prefer_ranks,
+    truth_of,
+    values_named_in,
+)
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.calls import call
 from gradcheck_accum.lint.interpreter.comprehensions import comprehension, dict_comprehension
@@ -239,6 +246,8 @@ def _compare_pair(run: State, op: Comparison, left: Any, right: Any) -> Any:
 
 
 def _conditional(run: State, node: syntax.IfExp, scope: v.Scope) -> Any:
+    if any(isinstance(value, v.Measured) for value in values_named_in(node.test, scope)):
+        return v.MEASURED
     prefer_ranks(run, node.test, scope, ((node.body,), (node.orelse,)))
     chosen = choose(run, node.test, scope, ())
     return evaluate(run, node.body if chosen else node.orelse, scope)

@@ -11,7 +11,7 @@ from gradcheck_accum.ledger.events import Listed
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import ask
 from gradcheck_accum.lint.program.facts import adds_one
-from gradcheck_accum.lint.program.names import BEGINNING
+from gradcheck_accum.lint.program.names import BEGINNING, MICRO_BATCHES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import OutOfBudget
@@ -61,13 +61,15 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             return plan(run, whole, loop, trains)
         case v.Stream():
             return _some_batches(run), True, False
-        case v.Parameters():
+        case v.Parameters() | v.Gradient():
             return [source], False, False
         case v.Model():
             # One of its members stands for all.
             return [v.Member(source=f"{source.name}.*")], False, False
         case ("range", *bounds):
             is_pass = trains and _counts_through_a_pass(run, bounds, loop)
+            if is_pass and isinstance(bounds[-1], Symbol):
+                return [Num(i) for i in range(assumed_length(run, bounds[-1]))], False, True
             return _range(run, bounds, loop, trains), False, is_pass
         case ("enumerate", inner, start):
             items, draws, is_pass = plan(run, inner, loop, trains)
@@ -427,9 +429,14 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
 
 
 def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) -> bool:
-    """Whether a loop takes a batch from an iterator in each of as many turns as a loader has batches, and steps."""
+    """Whether a loop takes a batch from an iterator in each of as many turns as a loader has batches, and steps.
+
+    What the source calls the number of a pass's micro-batches (``iters_per_epoch``) is that, if it shows nothing else.
+    """
     last = bounds[-1] if bounds else None
-    if run.loops.passes or not isinstance(last, Num) or v.LENGTH not in last.tags or v.DERIVED in last.tags:
+    is_length = isinstance(last, Num) and v.LENGTH in last.tags and v.DERIVED not in last.tags
+    is_called_so = len(bounds) == 1 and v.is_setting(last) and MICRO_BATCHES.fits(last.name.rpartition(".")[2])
+    if run.loops.passes or not (is_length or is_called_so):
         return False
     return (
         run.reach.takes_next(loop.body) and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None

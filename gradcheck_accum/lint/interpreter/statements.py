@@ -30,11 +30,12 @@ from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.under_way import Sorting
 from gradcheck_accum.lint.state.values import Tensor
 from gradcheck_accum.lint.syntax import Comparison, Operator, call_name, text_of, walk
-from gradcheck_accum.lint.torch_calls.arithmetic import binary, factor_of
+from gradcheck_accum.lint.torch_calls.arithmetic import binary
 from gradcheck_accum.lint.torch_calls.distributed import context_of
-from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
+from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown, scale_gradients
 from gradcheck_accum.lint.torch_calls.learning_rates import note_rate
 from gradcheck_accum.lint.torch_calls.metrics import shown
+from gradcheck_accum.lint.torch_calls.optimizers import looks_like_optimizer
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended, makes_no_graphs, summed
 
 
@@ -55,7 +56,20 @@ def _assign(run: State, node: syntax.Assign, scope: v.Scope) -> None:
     value = run.evaluate(node.value, scope)
     note_rate(run, node, value, scope)
     for target in node.targets:
-        assign(run, target, value, scope)
+        if not _gives_optimizer_back(run, target, node.value, value):
+            assign(run, target, value, scope)
+
+
+def _gives_optimizer_back(run: State, target: syntax.Expression, node: syntax.Expression, value: Any) -> bool:
+    """Whether a call elsewhere gives an optimizer back that a training loop gave it, to set its rate say.
+
+    What is called an optimizer, and is given to a call whose result takes its name, is the same one afterwards.
+    """
+    if not run.loops.depth or not isinstance(node, syntax.Call) or isinstance(value, (v.Optimizer, v.Instance)):
+        return False
+    name = text_of(target)
+    given = (*node.args, *(keyword.value for keyword in node.keywords))
+    return looks_like_optimizer(name) and any(text_of(one) == name for one in given)
 
 
 def _annotated(run: State, node: syntax.AnnAssign, scope: v.Scope) -> None:
@@ -70,7 +84,7 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
     if isinstance(current, v.Gradient):
         if node.op in (Operator.DIV, Operator.MULT):
             operation = Operation.DIVIDE if node.op is Operator.DIV else Operation.MULTIPLY
-            run.recorder.scale_grads(node, current.sources, factor_of(change, operation))
+            scale_gradients(run, node, current, change, operation)
         else:
             run.recorder.opaque(node, "gradients changed by hand")
         return

@@ -36,7 +36,9 @@ from gradcheck_accum.lint.program.torch_names import (
 from gradcheck_accum.lint.syntax import Operator, call_name, children, text_of, walk
 
 _IN_PLACE = SETS_IN_PLACE | DIVIDES_IN_PLACE | MULTIPLIES_IN_PLACE | BOUNDS_IN_PLACE
-TOUCH_GRADIENTS = frozenset().union(
+WRITES = "(gradient)"
+"""An entry for a statement that writes a ``.grad``."""
+TOUCH_GRADIENTS = frozenset({WRITES}).union(
     *(BACKWARD, ASKED_OF_OPTIMIZERS, CLIPS, CLIPS_OF_FRAMEWORKS),
     *(_IN_PLACE, (FOREACH + name for name in _IN_PLACE)),
 )
@@ -226,6 +228,12 @@ class Facts:
         if node.op is Operator.ADD and blended(node):
             self.calls[id(statement)].add(BLENDS)
 
+    def _write(self, node: syntax.Assign | syntax.AugAssign, statement: syntax.Node) -> None:
+        for target in node.targets if isinstance(node, syntax.Assign) else (node.target,):
+            holder = target.value if isinstance(target, syntax.Attribute) and target.attr == "data" else target
+            if isinstance(holder, syntax.Attribute) and holder.attr == "grad":
+                self.calls[id(statement)].add(WRITES)
+
     def _attribute(self, node: syntax.Attribute, statement: syntax.Node) -> None:
         if node.attr in _SYNCHRONISE:
             self.mentions_ranks = True
@@ -281,6 +289,8 @@ _NOTES: dict[type[syntax.Node], Callable[[Facts, Any, syntax.Node], None]] = {
     syntax.ImportFrom: Facts._import,
     syntax.Call: Facts._call,
     syntax.Attribute: Facts._attribute,
+    syntax.Assign: Facts._write,
+    syntax.AugAssign: Facts._write,
     syntax.BinOp: Facts._blend,
     syntax.Yield: Facts._yield,
     syntax.YieldFrom: Facts._yield,

@@ -125,6 +125,13 @@ SHOWS = Names(
     *("add_scalar", "log_metric", "log_metrics", "log_dict", "set_postfix", "set_postfix_str", "set_description"),
 )
 
+MEASURES = Names(
+    "computes from gradients how great they are",
+    STATES,
+    *("norm", "vector_norm", "matrix_norm", "get_total_norm", "_foreach_norm", "stack", "cat"),
+    *("abs", "square", "pow", "sum", "mean", "max", "amax", "std", "item"),
+)
+
 # Data, and the tensors that a source makes.
 
 CASTS = Names(

@@ -85,6 +85,8 @@ class Calls:
     """All functions executed so far."""
     called_at: syntax.Node | None = None
     """The call that controls when another module's helper steps: the helper is right whatever it is passed."""
+    by: dict[syntax.Node, syntax.Call] = field(default_factory=dict)
+    """The last call of each function that this file, or one that is read along, defines."""
     yielded: list[Any] | None = None
     """What the generator among them has yielded; None while none is carried out."""
 

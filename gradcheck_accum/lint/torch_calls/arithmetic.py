@@ -74,8 +74,10 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return left * right.value if fits else UNKNOWN  # type: ignore[operator]
     if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
         return v.united((left, right))
+    if isinstance(left, v.Measured) or isinstance(right, v.Measured):
+        return v.MEASURED
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
-        return UNKNOWN
+        return v.MEASURED if op is Operator.POW else UNKNOWN
     match left, right:
         case (v.Data() as data, Num() as number) | (Num() as number, v.Data() as data):
             # Numbers that nothing has learned from yet.
@@ -164,7 +166,7 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
         return _product(run, op, left, right)
     tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
     if op in (Operator.ADD, Operator.SUB):
-        return tensor
+        return tensor.summed()
     if op in (Operator.MULT, Operator.DIV):
         inverse = op is Operator.DIV
         if tensor.elementwise and isinstance(other, v.Data) and other.counted is not None:

@@ -28,11 +28,27 @@ def change_gradients(run: State, node: syntax.Node, gradients: v.Gradient, name:
         run.recorder.zero(node, gradients.sources)
     elif name in DIVIDES_IN_PLACE | MULTIPLIES_IN_PLACE and args:
         operation = Operation.DIVIDE if name in DIVIDES_IN_PLACE else Operation.MULTIPLY
-        run.recorder.scale_grads(node, gradients.sources, factor_of(args[0], operation))
+        scale_gradients(run, node, gradients, args[0], operation)
     elif name in BOUNDS_IN_PLACE:
         run.recorder.clip(node, gradients.sources)
     elif _changes_values(name):
         run.recorder.opaque(node, "gradients changed by hand")
+
+
+def scale_gradients(run: State, node: syntax.Node, gradients: v.Gradient, by: Any, operation: Operation) -> None:
+    """Record that gradients are multiplied or divided; by a number that was computed from them, they are clipped."""
+    if isinstance(by, v.Measured):
+        run.recorder.clip(_call_of_clip(run, node), gradients.sources)
+    else:
+        run.recorder.scale_grads(node, gradients.sources, factor_of(by, operation))
+
+
+def _call_of_clip(run: State, node: syntax.Node) -> syntax.Node:
+    """Where a function that does nothing but clip is called: whether that is right depends on where it is."""
+    function = run.calls.stack[-1] if run.calls.stack else None
+    if function is None or run.reach.backward(function) or run.reach.steps((function,)):
+        return node
+    return run.calls.by.get(function, node)
 
 
 def foreach(run: State, node: syntax.Node, path: str, args: list[Any]) -> bool:

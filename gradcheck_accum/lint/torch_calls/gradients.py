@@ -121,7 +121,7 @@ def _step(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dic
         return None
     if isinstance(base, v.Average):
         return NotImplemented
-    given = optimizer_given(run, node, args)
+    given = optimizer_given(run, node, args, kwargs)
     optimizer = optimizer_called_on(run, node, base)
     if optimizer is not None:
         if optimizer.engine is not None:
@@ -168,7 +168,7 @@ def _trains_instead(run: State, node: syntax.Call, base: Any) -> bool:
 
 
 def _unscale(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    optimizer = optimizer_given(run, node, args)
+    optimizer = optimizer_given(run, node, args, kwargs)
     if optimizer is not None:
         _note_scaler(run, node)
         run.recorder.unscale(node, optimizer)

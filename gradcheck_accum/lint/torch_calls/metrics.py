@@ -24,8 +24,7 @@ _DEEPEST = 3
 
 def read(run: State, node: syntax.Node, tensor: Tensor | Figure) -> Figure:
     """The number that a loss holds: ``loss.item()``, ``float(loss)``."""
-    may_be_sum = tensor.may_be_sum if isinstance(tensor, Figure) else is_read(tensor)
-    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node), may_be_sum=may_be_sum)
+    return Figure(parts=tensor.parts, read_at=run.recorder.locate(node), may_be_sum=tensor.may_be_sum)
 
 
 def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
@@ -88,11 +87,16 @@ def mean(run: State, values: list[Any], *, divides: bool = True) -> Any:
 
 
 def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
-    """Record what a call shows to a person, if it is one that does."""
+    """Record what a call shows to a person, if it is one that does.
+
+    What a definition that is read does with a loss shows in there: it may only keep it.
+    """
     computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
     name = call_name(node)
     if (name in SHOWS or names.SHOWS.fits(name)) and not computes:
-        shown(run, node, values)
+        method = base.cls.bound(name, base) if isinstance(base, v.Instance) else None
+        is_read_along = method is not None or isinstance(base, v.Function)
+        shown(run, node, values, to_a_person=not is_read_along)
 
 
 def shown(
@@ -113,7 +117,7 @@ def shown(
             # If a sum is reset where it is displayed, how often that happens decides how many micro-batches it is over.
             if len({part.micro_batch for part in value.parts}) == 1 or not may_vary(run):
                 figure = value if isinstance(value, Figure) and value.read_at else read(run, node, value)
-                as_read = to_a_person and isinstance(value, Figure) and not value.may_be_sum
+                as_read = to_a_person and not figure.may_be_sum
                 run.recorder.show(node, figure, as_read=as_read)
         elif isinstance(value, (list, tuple, dict)) and depth < _DEEPEST:
             inside = value.values() if isinstance(value, dict) else value[:8]

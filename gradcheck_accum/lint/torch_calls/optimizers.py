@@ -104,8 +104,11 @@ def optimizer_called_on(run: State, node: syntax.Call, base: Any) -> v.Optimizer
     return optimizer_passed(run, func.value, base) if isinstance(func, syntax.Attribute) else as_optimizer(run, base)
 
 
-def optimizer_given(run: State, node: syntax.Call, args: list[Any]) -> v.Optimizer | None:
-    """The optimizer that a method, a grad scaler's say, is given first."""
+def optimizer_given(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> v.Optimizer | None:
+    """The optimizer that a method, a grad scaler's say, is given first, or by that name."""
+    named = next((keyword.value for keyword in node.keywords if keyword.arg == "optimizer"), None)
+    if named is not None and not args:
+        return optimizer_passed(run, named, kwargs["optimizer"])
     if not args:
         return None
     return optimizer_passed(run, node.args[0], args[0]) if node.args else as_optimizer(run, args[0])

@@ -79,6 +79,18 @@ class HowMany(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class Measured(Symbol):
+    """A number that was computed from gradients: how great they are, and what follows from that."""
+
+    def member(self, name: str) -> Measured:
+        """A part of it, or the same number elsewhere."""
+        return self
+
+
+MEASURED = Measured()
+
+
+@dataclass(frozen=True, slots=True)
 class Scaled(Symbol):
     """Something unknown that was multiplied or divided: if it is a loss, the factor is unknown."""
 

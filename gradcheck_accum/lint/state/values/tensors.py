@@ -15,9 +15,13 @@ _MOST_FACTORS = 64
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """The flow of what has left its graph: the same numbers."""
+    """The flow of what has left its graph: the same numbers.
+
+    ``may_be_sum`` says that something was added to it since, as to a sum that begins with it.
+    """
 
     flow: Hashable
+    may_be_sum: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,23 @@ class Tensor:
 
     def detached(self) -> Tensor:
         """The same numbers without their graph."""
-        parts = tuple(changed(part, flow=Detached(part.flow)) for part in self.parts)
+        parts = tuple(changed(part, flow=Detached(part.flow, self.may_be_sum)) for part in self.parts)
         return changed(self, parts=parts, models=frozenset())
+
+    @property
+    def may_be_sum(self) -> bool:
+        """Whether something may have been added to it since it left its graph."""
+        return any(isinstance(part.flow, Detached) and part.flow.may_be_sum for part in self.parts)
+
+    def summed(self) -> Tensor:
+        """This tensor after something was added to it that is no loss: the beginning of a sum, if it has no graph."""
+        if not any(isinstance(part.flow, Detached) for part in self.parts):
+            return self
+        parts = tuple(
+            changed(part, flow=Detached(part.flow.flow, may_be_sum=True)) if isinstance(part.flow, Detached) else part
+            for part in self.parts
+        )
+        return changed(self, parts=parts)
 
     @property
     def is_located(self) -> bool:
