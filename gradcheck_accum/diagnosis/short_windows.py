@@ -1,4 +1,4 @@
-"""Patterns of windows that hold fewer micro-batches than their losses are divided by: GA103, GA303, GA304."""
+"""Patterns of windows that do not hold as many micro-batches as their losses are divided by: GA103, GA303, GA304."""
 
 from __future__ import annotations
 
@@ -111,6 +111,37 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 framework=framework,
                 states_steps=not condition or not says_steps_by_name(account),
             )
+
+
+def find_skipped_step(account: Account) -> Iterator[Diagnosis]:
+    """GA303: the micro-batch at which a window should have ended was counted but skipped, and its step with it.
+
+    What follows until the counter has come to K once more is in the same window, which is longer than K, and lacks of
+    a multiple of K just what was counted and never ran.
+    """
+    if account.steps < 2 or account.steps not in account.lengths:
+        return
+    for window in account.known():
+        skipped, step = account.ledger.skipped(window), window.step
+        length = window.micro_batches
+        if step is None or not skipped or length <= account.steps or (length + skipped) % account.steps:
+            continue
+        if window.spans_passes or window.is_short_of_ranks or _is_of_a_phase(account, window):
+            continue
+        for series in account.series():
+            shares = account.shares(window, series)
+            if shares is None or shares.kind is Reduction.SUM:
+                continue
+            if account.same(shares.level, shares.length / account.steps):
+                yield diagnosis(
+                    "GA303",
+                    step.where,
+                    f"the window holds {plural(length)} instead of {account.steps}: {plural(skipped)} "
+                    f"{'was' if skipped == 1 else 'were'} skipped but still counted, at the end of a window, whose step "
+                    f"was skipped too: each one is weighted {times(shares.level)} relative to the large batch",
+                    "count only micro-batches whose backward has run, or test for the end of the window in any case",
+                    window,
+                )
 
 
 def _short_of_ranks(account: Account, shares: Shares, step: Step) -> Diagnosis:
