@@ -240,13 +240,17 @@ def _lost_before(window: Window, steps: int | None) -> tuple[Entry, ...]:
     """The micro-batches that were discarded as a remainder before those that the step of ``window`` used.
 
     They are a remainder if they belong to an earlier pass over the data than every entry that stayed, or, where passes
-    cannot be distinguished, if the window is complete without them.
+    cannot be distinguished, if the window is complete without them. Not if the window is complete with them, and what
+    was cleared together is of both passes: the count went on, and the clearing is in the middle of the window.
     """
     wiped, live = window.with_fate(Fate.WIPED), window.with_fate(Fate.LIVE)
     if not wiped or not live or steps is None:
         return ()
     first = live[0].epoch
     if first is not None and wiped[0].epoch is not None:
+        runs_on = any({first} < {entry.epoch for entry in block} for block in _blocks(window))
+        if runs_on and _count(window.fresh()) == steps:
+            return ()
         lost = tuple(e for e in wiped if e.epoch is not None and e.epoch < first)
     else:
         lost = wiped if _count(live) >= steps else ()

@@ -15,6 +15,7 @@ from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step, product_of
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.passes import KnownBy
 from gradcheck_accum.ledger.weights import Readings, read_weights
 from gradcheck_accum.ledger.window_length import usual_steps
 from gradcheck_accum.ledger.windows import Ledger
@@ -53,7 +54,10 @@ _INTERRUPTED = "GA303"
 _REMAINDER_DROPPED = "GA301"
 _CLEARED_EVERY_TIME = "GA201"
 _OF_REMAINDERS = frozenset({"GA103", "GA301"})
-"""What depends on how many micro-batches a pass has: nothing can be said of it where none but the last is kept."""
+"""What depends on how many micro-batches a pass has.
+
+Nothing can be said of it where none but the last is kept, or where passes do not end.
+"""
 _MOST_AS_WRITTEN = 4
 """Scenarios that are run once more with the numbers that the source has for its options."""
 _MOST_WITH_A_SKIP = 4
@@ -118,6 +122,11 @@ class Scenario:
         return any(diagnosis.mistake.code == _CLEARED_EVERY_TIME for diagnosis in self.diagnoses)
 
     @cached_property
+    def ends_passes(self) -> bool:
+        """Whether it shows where any pass over the data ends: a stream goes on where the next one begins."""
+        return self.ledger.passes.known_by is not KnownBy.NOTHING
+
+    @cached_property
     def mean_lines(self) -> set[int]:
         """The lines at which losses were read of which several are shown as one number."""
         return {e.where.line for e in self.ledger.trace.events if isinstance(e, LossShown) and len(e.losses) > 1}
@@ -152,7 +161,8 @@ class Scenario:
         of_ranks = frozenset() if line in self.averaging_lines else _OF_RANKS
         of_windows = frozenset() if self.has_windows else _OF_WINDOWS
         of_means = frozenset() if line in self.mean_lines else _OF_MEANS
-        of_remainders = _OF_REMAINDERS if self.clears_every_time else frozenset[str]()
+        shows_remainders = self.ends_passes and not self.clears_every_time
+        of_remainders = frozenset() if shows_remainders else _OF_REMAINDERS
         of_scalers = frozenset() if self.scales else _OF_SCALERS
         of_scales = frozenset[str]() if self.knows_scale_at(line) else _OF_SCALES
         return of_ranks | of_windows | of_means | of_remainders | of_scalers | of_scales
@@ -497,9 +507,9 @@ class _Agreement:
     """What the scenarios so far agree on: per line the codes that every known one which ran it has found.
 
     A scenario has no voice in what it cannot show: averaging where there are no ranks, a clip of scaled gradients
-    where nothing was scaled, where windows close if it ends before two of them are whole. One that steps with every
-    micro-batch has none at a line that no answer passes by: whether such a line is right depends on the very branch
-    that accumulates.
+    where nothing was scaled, where windows close if it ends before two of them are whole, remainders where no pass
+    over the data ends. One that steps with every micro-batch has none at a line that no answer passes by: whether such
+    a line is right depends on the very branch that accumulates.
     """
 
     def __init__(self) -> None:
