@@ -55,9 +55,9 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
 def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: Any) -> None:
     if changes_unknown(run, target, holder):
         return
-    if target.attr == "grad" and isinstance(holder, v.Parameters):
+    if target.attr == "grad" and isinstance(holder, (v.Parameters, v.Model)):
         if value is None:
-            run.recorder.zero(target, holder.sources)
+            run.recorder.zero(target, sources_of(holder))
         elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
             run.recorder.opaque(target, "gradients replaced by hand")
     elif target.attr == "requires_grad":

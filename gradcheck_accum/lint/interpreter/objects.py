@@ -151,6 +151,9 @@ def attribute(run: State, value: Any, name: str) -> Any:
             return v.Unwrapped(f"{value.name}.module", source=value.name)
         case v.Model() if name == "no_sync":
             return Symbol(f"{value.name}.{name}")
+        case v.Model() if name == "grad":
+            # No module has one: this is a weight that the loop made by itself.
+            return v.Gradient(frozenset({value.name}))
         case v.Model():
             return v.Member(source=f"{value.name}.{name}")
         case v.Class():
