@@ -149,7 +149,7 @@ class Reach:
         """Whether any of the statements does."""
         return any(self.backward(statement) for statement in body)
 
-    def steps(self, body: Iterable[syntax.Statement]) -> bool:
+    def steps(self, body: Iterable[syntax.Node]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
 
