@@ -203,6 +203,8 @@ def attribute(run: State, value: Any, name: str) -> Any:
             return not run.gate.is_shut
         case v.Optimizer() if name == "param_groups":
             return [v.Group(value.name, value.sources)]
+        case v.Loader(rows=int(rows), generated=False) if name == "batch_size":
+            return Num(rows, frozenset({v.UNITS}))  # as its batches say of themselves
         case v.Loader() if name in MEMBERS_OF_LOADERS:
             return UNKNOWN
         case v.Criterion() if name == "reduction":
