@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import answered, choose, decide, prefer_ranks, truth_of
+from gradcheck_accum.lint.control_flow.conditions import (
+    answered,
+    choose,
+    decide,
+    doubt_boundary,
+    prefer_ranks,
+    truth_of,
+)
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.calls import call
 from gradcheck_accum.lint.interpreter.comprehensions import comprehension, dict_comprehension
@@ -150,6 +157,7 @@ def _boolean(run: State, node: syntax.BoolOp, scope: v.Scope) -> Any:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
         if truth is None:
+            doubt_boundary(run, operand, scope)
             truth = decide(run, operand, last, run.condition_changes_gradients())
         if truth is wants:
             return last if truth_of(run, last) is not None or is_named(last) else truth
