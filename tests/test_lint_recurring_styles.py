@@ -115,3 +115,57 @@ def test_a_training_by_steps_says_nothing_of_the_remainders_of_one_by_epochs(
     source = BY_STEPS_OR_BY_EPOCHS.format(size=size, flush=flush)
     assert codes_in(source) == expected
     assert all("when self.args.mode != 'steps', " in f.message for f in lint_source(source, "train.py"))
+
+
+def test_a_text_that_comes_with_a_batch_divides_nothing() -> None:
+    source = """\
+def train(args, model, stream, optimizer):
+    for step, (name, batch) in enumerate(stream):
+        loss = model(batch, {given}){scaling}
+        loss.backward()
+        if (step + 1) % args.gradient_accumulation_steps == 0 or step + 1 == len(stream):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    text = 'task=name.split("_")[0]'
+    assert codes_in(source.format(given=text, scaling="")) == ["GA101"]
+    assert codes_in(source.format(given=text, scaling=" / args.gradient_accumulation_steps")) == ["GA103"]
+    assert codes_in(source.format(given="task=name.split(1)[0]", scaling="")) == []
+
+
+SCALED_UNDER_A_SETTING = """\
+def train(settings, model, loader, optimizer, criterion, K):
+    done = 0
+    for epoch in range(9):
+        for x, y in loader:
+            loss = criterion(model(x), y){scaling}
+            if settings.mixes:
+                loss = loss * share_of(x)
+            loss.backward()
+            done += 1
+            if done % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("scaling", "expected"), [("", ["GA101"]), (" / K", [])])
+def test_nothing_is_settled_before_the_scale_of_the_loss_is_known_anywhere(scaling: str, expected: list[str]) -> None:
+    assert codes_in(SCALED_UNDER_A_SETTING.format(scaling=scaling)) == expected
+
+
+def test_an_end_by_rows_that_are_not_shown_leaves_the_windows_unknown() -> None:
+    source = """\
+def train(model, loader, optimizer, criterion, K):
+    total = len(loader.dataset)
+    for epoch in range(3):
+        used = 0
+        for i, (x, y) in enumerate(loader):
+            used += len(x)
+            (criterion(model(x), y) / K).backward()
+            if (i + 1) % K == 0{end}:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+    assert codes_in(source.format(end=" or used == total")) == []
+    assert codes_in(source.format(end="")) == ["GA301"]

@@ -216,9 +216,15 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     phase = _last_phase(run, test, scope) if run.loops.depth else None
     if phase is not None:
         return bool(decide(run, test, v.ByDefault(holds=phase), acts))
-    if run.question.in_boundary and run.loops.depth and _counts_to_what_may_change(run, test, scope):
-        run.recorder.opaque(test, "how many micro-batches a window has")
+    doubt_boundary(run, test, scope)
     return bool(decide(run, test, value, acts, taken_first=not leaves))
+
+
+def doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> None:
+    """Note that a window's length is unknown where an open condition, or a part of one, counts to what may change."""
+    asks = run.question.in_boundary and not run.question.in_guard and run.loops.depth
+    if asks and _counts_to_what_may_change(run, test, scope):
+        run.recorder.opaque(test, "how many micro-batches a window has")
 
 
 def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool) -> None:
@@ -321,7 +327,8 @@ def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Sco
     pairs = [(n.left, n.right) for n in walk(test) if isinstance(n, syntax.BinOp) and n.op is Operator.MOD]
     pairs += [(n.left, n.comparators[0]) for n in walk(test) if isinstance(n, syntax.Compare)]
     values = [(settled_value(run, left, scope), settled_value(run, right, scope)) for left, right in pairs]
-    return any(isinstance(count, Num) and type(to) in (Symbol, v.Member) and not to.name for count, to in values)
+    unshown = (Symbol, v.Member, v.Samples)
+    return any(isinstance(count, Num) and type(to) in unshown and not to.name for count, to in values)
 
 
 def may_vary(run: State) -> bool:

@@ -15,7 +15,6 @@ from gradcheck_accum.diagnosis import Diagnosis, diagnose
 from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step, product_of
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.passes import KnownBy
 from gradcheck_accum.ledger.weights import Readings, read_weights
 from gradcheck_accum.ledger.window_length import usual_steps
 from gradcheck_accum.ledger.windows import Ledger
@@ -58,6 +57,8 @@ _OF_REMAINDERS = frozenset({"GA103", "GA301"})
 
 Nothing can be said of it where none but the last is kept, or where passes do not end.
 """
+_UNSEEN_END = "at an unseen end: "
+"""What the code of a remainder begins with where no pass over the data shows its end."""
 _MOST_AS_WRITTEN = 4
 """Scenarios that are run once more with the numbers that the source has for its options."""
 _MOST_WITH_A_SKIP = 4
@@ -123,8 +124,9 @@ class Scenario:
 
     @cached_property
     def ends_passes(self) -> bool:
-        """Whether it shows where any pass over the data ends: a stream goes on where the next one begins."""
-        return self.ledger.passes.known_by is not KnownBy.NOTHING
+        """Whether it shows where every pass over the data ends: a stream goes on where the next one begins."""
+        passes = self.ledger.passes
+        return all(passes.of(event) is not None for event in self.ledger.trace.events if isinstance(event, Backward))
 
     @cached_property
     def mean_lines(self) -> set[int]:
@@ -155,6 +157,15 @@ class Scenario:
         every = [self.ledger.account(*names) for names in self.ledger.accounts()]
         usual = ((windows, usual_steps(windows, self.ledger.same)) for windows in every)
         return any(sum(window.micro_batches == steps for window in windows) > 1 for windows, steps in usual)
+
+    def claims_at(self, line: int) -> set[str]:
+        """The codes of what it found at a line: of remainders, with another name where no pass showed its end.
+
+        That would be said of what ends passes too, but not the other way round.
+        """
+        found = {d.mistake.code for d in self.diagnoses if d.where.line == line}
+        unseen = {_UNSEEN_END + code for code in found & _OF_REMAINDERS}
+        return found | unseen if self.ends_passes else found - _OF_REMAINDERS | unseen
 
     def silent_at(self, line: int) -> frozenset[str]:
         """The codes of what it can say nothing of at a line."""
@@ -502,6 +513,11 @@ class _Vote:
             self.codes = self.codes & (found | silent) | (found & self._silent)
             self._silent &= silent
 
+    @property
+    def knows_scales(self) -> bool:
+        """Whether any of them could judge by what losses are divided."""
+        return self._silent is not None and self._silent.isdisjoint(_OF_SCALES)
+
 
 class _Agreement:
     """What the scenarios so far agree on: per line the codes that every known one which ran it has found.
@@ -532,9 +548,8 @@ class _Agreement:
         self._trained += scenario.trains
         self._is_short = self._is_short and not scenario.has_windows
         for line in scenario.lines:
-            found = {d.mistake.code for d in scenario.diagnoses if d.where.line == line}
             for votes in (self._votes, self._of_windows) if accumulates else (self._votes,):
-                votes.setdefault(line, _Vote()).hear(found, scenario.silent_at(line))
+                votes.setdefault(line, _Vote()).hear(scenario.claims_at(line), scenario.silent_at(line))
             self._ran[line] += scenario.trains
 
     def holds(self, diagnosis: Diagnosis) -> bool:
@@ -542,7 +557,7 @@ class _Agreement:
         code, line = diagnosis.mistake.code, diagnosis.where.line
         never_passed = self._ran[line] == self._trained
         votes = (self._votes, self._of_windows) if never_passed else (self._votes,)
-        return any(line in one and code in one[line].codes for one in votes)
+        return any(line in one and not one[line].codes.isdisjoint({code, _UNSEEN_END + code}) for one in votes)
 
     @property
     def patience(self) -> int:
@@ -551,7 +566,8 @@ class _Agreement:
 
     def is_settled(self, lines: set[int]) -> bool:
         """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
-        return not self._has_any and not self._is_short and lines <= self._votes.keys()
+        heard = self._votes.keys() if all(vote.knows_scales for vote in self._votes.values()) else set[int]()
+        return not self._has_any and not self._is_short and lines <= heard
 
     @property
     def _has_any(self) -> bool:
@@ -586,8 +602,8 @@ def _with_its_condition(diagnosis: Diagnosis, scenarios: list[Scenario]) -> Diag
     """A diagnosis that only some scenarios have a voice in, with the settings that tell them from the others."""
     code, line = diagnosis.mistake.code, diagnosis.where.line
     heard = [s for s in scenarios if not s.is_unknown and line in s.lines]
-    voiced = [s.decisions for s in heard if code not in s.silent_at(line)]
-    silent = [s.decisions for s in heard if code in s.silent_at(line)]
+    voiced = [s.decisions for s in heard if not _is_silent(s, code, line)]
+    silent = [s.decisions for s in heard if _is_silent(s, code, line)]
     common = {q: answer for q, answer in voiced[0].items() if all(d.get(q) is answer for d in voiced)} if voiced else {}
     differing = [[q for q, answer in common.items() if d.get(q) is (not answer)] for d in silent]
     deciding = dict.fromkeys(questions[0] for questions in differing if len(questions) == 1)
@@ -596,6 +612,11 @@ def _with_its_condition(diagnosis: Diagnosis, scenarios: list[Scenario]) -> Diag
     wordings = {question: words for s in heard for question, words in s.wordings.items()}
     words = " and ".join(wordings[q][common[q]] for q in deciding if q in wordings)
     return replace(diagnosis, said=message(f"when {words}, ", diagnosis.said)) if words else diagnosis
+
+
+def _is_silent(scenario: Scenario, code: str, line: int) -> bool:
+    """Whether a scenario that has nothing to say of a mistake at a line has not found it either."""
+    return code in scenario.silent_at(line) and {code, _UNSEEN_END + code}.isdisjoint(scenario.claims_at(line))
 
 
 def _never_steps(scenario: Scenario) -> bool:

@@ -11,6 +11,7 @@ from gradcheck_accum.lint.control_flow.conditions import (
     answered,
     choose,
     decide,
+    doubt_boundary,
     prefer_ranks,
     truth_of,
     values_named_in,
@@ -157,6 +158,7 @@ def _boolean(run: State, node: syntax.BoolOp, scope: v.Scope) -> Any:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
         if truth is None:
+            doubt_boundary(run, operand, scope)
             truth = decide(run, operand, last, run.condition_changes_gradients())
         if truth is wants:
             return last if truth_of(run, last) is not None or is_named(last) else truth

@@ -60,6 +60,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
     match base:
         case Tensor():
             return _tensor_method(run, node, base, name, args, kwargs)
+        case v.Data() if name in MAKES_WORDS and not kwargs and args and all(isinstance(value, str) for value in args):
+            return v.Word()  # what is given texts is one, and comes with the batch
         case v.Data():
             return _data_method(run, base, name, args, kwargs)
         case v.Gradient():
