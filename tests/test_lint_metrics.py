@@ -442,3 +442,93 @@ def test_meters_of_libraries_keep_means(keep: str, shown: str, expected: bool) -
     found = codes_in(METER.format(keep=keep, shown=shown))
     assert ("GA802" in found) is expected
     assert set(found) <= {"GA301", "GA802"}
+
+
+@pytest.mark.parametrize(
+    ("places", "flagged"),
+    [
+        # As a tensor it is the same number, with its graph and without.
+        ({"each": "print(loss)"}, True),
+        ({"each": "wandb.log({'loss': loss.detach()})"}, True),
+        ({"each": "wandb.log({'loss': loss.detach().float().item()})"}, True),
+        ({"early": "whole = loss.detach()", "each": "print(whole)"}, False),
+        # What something was added to may be a sum over the window.
+        ({"each": "running = running + loss.detach()", "inside": "print(running); running = 0.0"}, False),
+        ({"each": "running = 0.0 + loss.detach(); print(running)"}, False),
+    ],
+)
+def test_one_divided_loss_that_is_shown_as_a_tensor(places: dict[str, str], flagged: bool) -> None:
+    assert is_flagged(**places) is flagged
+
+
+KEEPER = """\
+import torch
+import torch.nn.functional as F
+
+class Keeper:
+    def __init__(self):
+        self.kept = []
+
+    def log(self, loss):
+        {does}
+
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+keeper, K = Keeper(), 3
+for i in range(18):
+    x = torch.randn(4, 3)
+    loss = F.mse_loss(net(x), x.sum(1, keepdim=True)) / K
+    loss.backward()
+    keeper.log(loss.item())
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+print(K * sum(keeper.kept) / 18)
+"""
+
+
+@pytest.mark.parametrize(("does", "expected"), [("self.kept.append(loss)", []), ("print(loss)", ["GA802"])])
+def test_what_a_class_does_with_a_loss_that_it_is_given_shows_in_it(does: str, expected: list[str]) -> None:
+    assert codes_in(filled(KEEPER, does=does)) == expected
+
+
+OF_UNKNOWN_WEIGHT = """\
+import torch
+from elsewhere import batches, compute_loss, settings
+
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = batches(settings)
+running = 0.0
+for i, (x, t) in enumerate(loader):
+    loss = compute_loss(net(x), t, {given})
+    {early}
+    loss = loss / settings.{divisor}
+    running += loss.item()
+    loss.backward()
+    if (i + 1) % settings.accumulation_steps == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+        {inside}
+    if (i + 1) % settings.every == 0:
+        {shown}
+        running = 0.0
+"""
+
+
+@pytest.mark.parametrize("given", ["make()", "settings.weights[i]", "settings.accumulation_steps"])
+@pytest.mark.parametrize(
+    ("places", "flagged"),
+    [
+        ({"inside": "print('loss', loss.item())"}, True),
+        ({"shown": "print(running / settings.every)"}, True),
+        ({"inside": "print('loss', loss.item() * settings.accumulation_steps)"}, False),
+        ({"shown": "print(settings.accumulation_steps * running / settings.every)"}, False),
+        ({"early": "print(loss.item())"}, False),
+        # No number of K.
+        ({"inside": "print('loss', loss.item())", "divisor": "temperature"}, False),
+    ],
+)
+def test_a_loss_of_unknown_weight_that_was_divided_by_k(places: dict[str, str], flagged: bool, given: str) -> None:
+    source = filled(OF_UNKNOWN_WEIGHT, **({"given": given, "divisor": "accumulation_steps"} | places))
+    assert ("GA802" in codes_in(source)) is flagged

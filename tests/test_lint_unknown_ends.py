@@ -314,3 +314,85 @@ def test_a_long_report_after_the_training_keeps_nothing_from_being_analyzed(
     work = "\n        ".join(f"a{n} = [t.abs() for t in (x, y, x, y, x, y, x, y)]" for n in range(110))
     source = REPORTS_AFTERWARDS.format(scaled=scaled, report=report, work=work)
     assert codes_in(source) == expected
+
+
+COUNTED_BY_NAME = """\
+import torch
+import torch.nn.functional as F
+
+class Task:
+    def report(self, things, every):
+        done = 0
+        for thing in things:
+            yield thing
+            if done % every == 0 or done == len(things) - 1:
+                print(done, len(things))
+            done += 1
+
+    def one_epoch(self, net, feed, optimizer, plan, window=1):
+        return self.inner(net, iter(feed), optimizer, plan.{name}, window)
+
+    def inner(self, net, feed, optimizer, turns, window):
+        for i in {over}:
+            {guard}
+            x, t = next(feed)
+            (F.mse_loss(net(x), t) / window).backward()
+            if {boundary}:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("over", ["range(turns)", "self.report(range(turns), 50)"])
+@pytest.mark.parametrize("guard", ["pass", "if i >= turns: break"])
+@pytest.mark.parametrize(
+    ("name", "boundary", "codes"),
+    [
+        ("iters_per_epoch", "(i + 1) % window == 0", ["GA301"]),
+        ("iters_per_epoch", "(i + 1) % window == 0 or i + 1 == turns", ["GA103"]),
+        # So many steps in all may be whole windows.
+        ("most_turns", "(i + 1) % window == 0", []),
+    ],
+)
+def test_what_is_called_the_number_of_a_pass_is_its_length(
+    name: str, boundary: str, codes: list[str], over: str, guard: str
+) -> None:
+    assert codes_in(COUNTED_BY_NAME.format(name=name, over=over, guard=guard, boundary=boundary)) == codes
+
+
+def test_a_multiple_of_k_leaves_nothing_over() -> None:
+    text = COUNTED_BY_NAME.format(
+        name="iters_per_epoch", over="range(turns * window)", guard="pass", boundary="(i + 1) % window == 0"
+    )
+    assert codes_in(text) == []
+
+
+GIVEN_BACK = """\
+import torch.nn.functional as F
+
+class Runner:
+    def __init__(self, net, optimizer, scaler, loader, plan, every):
+        self.net, self.optimizer, self.scaler = net, optimizer, scaler
+        self.loader, self.plan, self.every = loader, plan, every
+
+    def run(self, epochs):
+        for epoch in range(epochs):
+            for i, (x, t) in enumerate(self.loader):
+                {rate}
+                loss = F.mse_loss(self.net(x), t){scale}
+                self.scaler.scale(loss).backward()
+                if (i + 1) % self.every == 0 or i + 1 == len(self.loader):
+                    self.scaler.unscale_({given}self.optimizer)
+                    self.scaler.step({given}self.optimizer)
+                    self.scaler.update()
+                    self.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("given", ["", "optimizer="])
+@pytest.mark.parametrize(
+    "rate", ["pass", "self.optimizer = self.plan.update_lr(optimizer=self.optimizer, epoch=epoch)"]
+)
+@pytest.mark.parametrize(("scale", "codes"), [("", ["GA101"]), (" / self.every", ["GA103"])])
+def test_an_optimizer_by_its_name_and_given_back(scale: str, codes: list[str], rate: str, given: str) -> None:
+    assert codes_in(GIVEN_BACK.format(scale=scale, rate=rate, given=given)) == codes

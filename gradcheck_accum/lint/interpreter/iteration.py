@@ -435,8 +435,8 @@ def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) 
     """
     last = bounds[-1] if bounds else None
     is_length = isinstance(last, Num) and v.LENGTH in last.tags and v.DERIVED not in last.tags
-    called = last.name if len(bounds) == 1 and isinstance(last, v.Symbol) and v.is_setting(last) else ""
-    is_called_so = bool(called) and MICRO_BATCHES.fits(called.rpartition(".")[2])
+    name = last.name.rpartition(".")[2] if isinstance(last, Symbol) and v.is_setting(last) else ""
+    is_called_so = len(bounds) == 1 and bool(MICRO_BATCHES.fits(name))
     if run.loops.passes or not (is_length or is_called_so):
         return False
     return (

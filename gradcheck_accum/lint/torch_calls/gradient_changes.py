@@ -46,7 +46,7 @@ def scale_gradients(run: State, node: syntax.Node, gradients: v.Gradient, by: An
 def _call_of_clip(run: State, node: syntax.Node) -> syntax.Node:
     """Where a function that does nothing but clip is called: whether that is right depends on where it is."""
     function = run.calls.stack[-1] if run.calls.stack else None
-    if function is None or run.reach.backward(function) or run.reach.steps((function,)):
+    if not isinstance(function, syntax.FunctionDef) or run.reach.backward(function) or run.reach.steps(function.body):
         return node
     return run.calls.by.get(function, node)
 
