@@ -476,3 +476,31 @@ def test_gradients_of_several_terms_of_one_micro_batch(reference: str) -> None:
         result, ratios, _ = watched(of_two_terms(divisor, of_parts=of_parts), batches(rows=(6,)), reference)
         assert ratios == pytest.approx([ratio, ratio], rel=0.01)
         assert result.verdict is Verdict.DEVIATES
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(1, Verdict.EQUIVALENT), (K, Verdict.INCONCLUSIVE)])
+def test_a_sum_that_is_projected_in_some_windows_and_multiplied_by_k_is_undecided(times: int, verdict: Verdict) -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    weights, projected = list(model.parameters()), 0
+
+    def flat(loss: torch.Tensor) -> torch.Tensor:
+        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss / K, weights, retain_graph=True)])
+
+    with observe() as observation:
+        for _ in range(12):
+            one, two = 0, 0
+            for _ in range(K):
+                errors = (model(torch.randn(3, 5)) - torch.randn(3, 2) - 1.5).square()
+                one, two = one + flat(errors[:, 0].mean()), two + flat(errors[:, 1].mean())
+            dot = one @ two
+            if dot < 0:
+                projected += 1
+                one, two = one - dot / (two @ two) * two, two - dot / (one @ one) * one
+            total, at = (one + two) * times, 0
+            for weight in weights:
+                weight.grad = total[at : at + weight.numel()].view_as(weight).clone()
+                at += weight.numel()
+            optimizer.step()
+    assert 0 < projected < 12
+    assert observation.result().verdict is verdict

@@ -100,6 +100,18 @@ def multiple_of(inner: float, before: float, now: float, roundoff: float) -> flo
     return ratio if ratio and residual <= max(16 * roundoff, 1e-7) * math.sqrt(now) else None
 
 
+def tidied(ratio: float, roundoff: float) -> float:
+    """A measured ratio of gradients, as an integer or the reciprocal of one where it is one up to their rounding.
+
+    A factor of 0.99995 is not taken for 1: that would leave an unexplained error.
+    """
+    for number, as_it_is in ((ratio, True), (1 / ratio if ratio else 0.0, False)):
+        nearest = round(number) if math.isfinite(number) else 0
+        if nearest and math.isclose(number, nearest, rel_tol=4 * roundoff):
+            return float(nearest) if as_it_is else 1 / nearest
+    return ratio
+
+
 def sketched_norm(norm: float) -> Bounds:
     """The bounds of ‖v‖ if the norm of its sketch is ``norm``, with a confidence above CONFIDENCE.
 

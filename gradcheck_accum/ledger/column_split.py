@@ -282,14 +282,17 @@ class ColumnSplit:
         name = self.evidence.points[0].term.name
         by_steps = any(c.divides and self.evidence.matches(c, over_steps) for c in self.accumulation)
         for column in self.objective if by_steps else ():
-            if column.source is Source.UNSEEN and column.whole and not column.divides and self._is_steps(column):
+            if column.source is not Source.UNSEEN or not column.whole:
+                continue
+            if (self._is_steps(column) and not column.divides) or (
+                _is_put_in(column) and self._is_steps_in_one(column)
+            ):
                 return (
                     f"{name} is divided by K, and multiplied by a number that equals K and that the source does not "
                     "show: whether that undoes the division is unknown, so state --loss-coefficient"
                 )
         for column in self.columns:
-            put_in = any(PUT_IN in factor.origins for factor in column.factors)
-            if put_in and self._is_right_somewhere(column) and not self._is_predicted(column):
+            if _is_put_in(column) and self._is_right_somewhere(column) and not self._is_predicted(column):
                 return (
                     f"what the loop puts into .grad is a multiple of {name}'s gradients that changes from window to "
                     "window, 1/K in some: whether it is due to the accumulation is unknown, so divide the losses by K"
@@ -298,6 +301,16 @@ class ColumnSplit:
 
     def _is_steps(self, column: Column) -> bool:
         return self.evidence.matches(column, lambda point: float(point.steps) if point.steps > 1 else None)
+
+    def _is_steps_in_one(self, column: Column) -> bool:
+        """Whether a column is K throughout a full window: what the loop computes from gradients differs in others."""
+        points = self.evidence.points
+        return any(
+            points[own[0]].is_full
+            and points[own[0]].steps > 1
+            and all(self.evidence.same(column.values[i], float(points[i].steps)) for i in own)
+            for own in self.evidence.windows()
+        )
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which whole losses have different weights for no known reason.
@@ -412,3 +425,8 @@ class ColumnSplit:
             return True
         means = [c for c in unsure if is_mean_of_terms(c, evidence.points, evidence.same)]
         return len(scaling) == 1 and means == scaling
+
+
+def _is_put_in(column: Column) -> bool:
+    """Whether a column was measured in what the loop put into ``.grad``."""
+    return any(PUT_IN in factor.origins for factor in column.factors)

@@ -26,7 +26,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.rank_local import is_sharded
-from gradcheck_accum.engine.tolerance import Addends, multiple_of, sum_tolerance, unit_roundoff
+from gradcheck_accum.engine.tolerance import Addends, multiple_of, sum_tolerance, tidied, unit_roundoff
 from gradcheck_accum.ledger.events import (
     Cause,
     Clip,
@@ -540,7 +540,7 @@ class GradientBook(ParameterBook):
         ratio = multiple_of(inner, squares, new, roundoff)
         if ratio is not None:
             operation = Operation.DIVIDE if abs(ratio) < 1 else Operation.MULTIPLY
-            factor = _tidy(ratio, roundoff)
+            factor = tidied(ratio, roundoff)
             # In float64 the factor is measured with no more precision than the gradients have, so it is not applied.
             change = None if dtype is torch.float64 else times(factor)
             return ScaleGrads(where=where, stores=stores, factor=Factor(factor, operation)), change
@@ -644,13 +644,3 @@ def _zeros_like(gradient: torch.Tensor) -> torch.Tensor:
 def _takes_no_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one number for all of its elements."""
     return tensor.numel() > 1 and not any(tensor.stride())
-
-
-def _tidy(ratio: float, roundoff: float) -> float:
-    """A measured ratio, as the reciprocal of an integer where it is one up to the rounding of a gradient.
-
-    A factor of 0.99995 is not taken for 1: that would leave an unexplained error.
-    """
-    if ratio and math.isclose(1 / ratio, round(1 / ratio), rel_tol=4 * roundoff):
-        return 1 / round(1 / ratio)
-    return ratio

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.tolerance import unit_roundoff
+from gradcheck_accum.engine.tolerance import tidied, unit_roundoff
 from gradcheck_accum.engine.transformed import as_outside, outside
 from gradcheck_accum.ledger.events import Backward, Factor, Opaque, Operation, Reason, ZeroGrad
 from gradcheck_accum.ledger.location import Location
@@ -116,7 +116,7 @@ class GradientsByHand:
             if factor and position and not taken[position - 1][1]:
                 # Those before it were discarded, and would have had the same factor.
                 self._journal.add(ZeroGrad(where=where, stores=self._book.stores(returned.gradients)))
-            self._enter(returned, factor or used, where)
+            self._enter(returned, tidied(factor or used, roundoff), where)
         self._book.look(changed if taken else ())
         return bool(taken)
 
