@@ -615,8 +615,10 @@ def _with_its_condition(diagnosis: Diagnosis, scenarios: list[Scenario]) -> Diag
 
 
 def _is_silent(scenario: Scenario, code: str, line: int) -> bool:
-    """Whether a scenario that has nothing to say of a mistake at a line has not found it either."""
-    return code in scenario.silent_at(line) and {code, _UNSEEN_END + code}.isdisjoint(scenario.claims_at(line))
+    """Whether a scenario has nothing to say of a mistake at a line, nor of a remainder whose end it does not see."""
+    if code not in scenario.silent_at(line):
+        return False
+    return code not in _OF_REMAINDERS or {code, _UNSEEN_END + code}.isdisjoint(scenario.claims_at(line))
 
 
 def _never_steps(scenario: Scenario) -> bool:
