@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -86,8 +85,6 @@ SCALINGS = frozenset(
 """Functions that multiply or divide tensors, by name."""
 
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
-_BETWEEN_OUTPUT_AND_DRAW = 64
-"""How many calls before a draw are searched for the model whose output gave its distribution."""
 _DRAWS = frozenset({"multinomial", "bernoulli", "normal", "binomial", "poisson"})
 """Functions that draw random numbers from a distribution whose parameters they are given, by name."""
 
@@ -146,8 +143,8 @@ class Tape(TorchFunctionMode):
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
-    _drawn: list[list[tuple[torch.Tensor, nn.Module]]] = field(default_factory=lambda: [[]])
-    """What each segment drew from distributions that a model's output gave (actions of a policy), with the model."""
+    _drawn: list[list[torch.Tensor]] = field(default_factory=lambda: [[]])
+    """What each segment drew from distributions that a model's output gave: the actions of a policy."""
     _of_the_same_forward: int = 0
     """How many backwards without a forward pass of their own have run since the last segment was closed."""
     pauses: int = 0
@@ -241,27 +238,14 @@ class Tape(TorchFunctionMode):
 
     def _note_draw(self, args: Any, kwargs: Any, drawn: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction():
-            model = self._latest_model_behind(list(tensors_in((args, kwargs))))
-            if model is not None:
-                self._drawn[-1].append((drawn, model))
-
-    def _latest_model_behind(self, tensors: Iterable[torch.Tensor]) -> nn.Module | None:
-        """The module whose output tensors were computed from, if one of the latest calls was to the only such one."""
-        wanted = {memory_of(tensor) for tensor in tensors}
-        found: list[nn.Module] = []
-        for call in list(islice(reversed(self.segments[-1]), _BETWEEN_OUTPUT_AND_DRAW)):
-            if wanted.isdisjoint(map(memory_of, call.made)):
-                continue
-            if isinstance(call.function, nn.Module):
-                found.append(call.function)
-            else:
-                wanted |= {memory_of(tensor) for tensor in call.given}
-        return found[0] if len(found) == 1 else None
+            given = list(tensors_in((args, kwargs)))
+            if any(tensor.requires_grad for tensor in given) or self._holds(given):
+                self._drawn[-1].append(drawn)
 
     @property
-    def drawn(self) -> dict[int | None, int]:
-        """The memory of what was drawn from distributions that a model's output gave, with the model's identity."""
-        return {memory_of(tensor): id(model) for own in self._drawn for tensor, model in own}
+    def drawn(self) -> set[int]:
+        """The memory of what was drawn from distributions that a model's output gave."""
+        return {memory for own in self._drawn for t in own if (memory := memory_of(t)) is not None}
 
     def _clamps(self, args: Any, kwargs: Any) -> None:
         if self.on_clamp is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import nn
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import memory_of
 from gradcheck_accum.engine.program import Leaf, Produced, Program, leaves_of
-from gradcheck_accum.ledger.events import Operation, Purpose, Reduction
+from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import DATA
 
@@ -46,16 +45,13 @@ def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[],
     return any(number in numbers for number in _turns(known, by_place=drawn not in numbers))
 
 
-def are_turns_of_an_episode(
-    reading: LossReading, drawn: int, program: Program, actions: Mapping[int | None, int]
-) -> bool:
+def are_turns_of_an_episode(reading: LossReading, drawn: int, program: Program, actions: set[int]) -> bool:
     """Whether a loss is the sum over the turns of one episode, each with an action drawn from the model's own output.
 
-    ``actions`` is the memory of what was drawn so, with the model, ``drawn`` how many batches one data loader gave for
-    the loss. An action is no target that was there before the model ran, so what is called turn by turn, one action
-    each, is no share of a data set. That the turns are added up, and no parts of them averaged, shows in the terms of
-    one kind: each has coefficients of its own (returns, advantages), and shares none. No term may be a mean over
-    several units, as that of a batch is.
+    ``actions`` is the memory of what was drawn so, ``drawn`` how many batches one data loader gave for the loss. An
+    action is no target that was there before the model ran, so what is called turn by turn, one action each, is no
+    share of a data set. That these are added up, and not parts of them averaged, shows in the terms of one kind: data
+    alone (returns, advantages) multiplies them. No term may be a mean over several units, as that of a batch is.
     """
     if drawn > 1 or not actions:
         return False
@@ -67,18 +63,13 @@ def are_turns_of_an_episode(
         if isinstance(function, nn.Module):
             called.setdefault(id(function), []).append(index)
     flow = _Flow(program)
-    return any(
-        len(members) in plain and flow.each_is_given(members, {a for a, own in actions.items() if own == model})
-        for model, members in called.items()
-    )
+    return any(len(members) in plain and flow.each_is_given(members, actions) for members in called.values())
 
 
 def _is_plain_sum(reading: LossReading, kind: str) -> bool:
-    """Whether nothing averages any terms of a kind: each is multiplied by data, or by a number that no other has."""
-    factors = [f for term in reading.terms if term.kind == kind for f in term.factors if f.value not in (1.0, -1.0)]
-    others = Counter(factor.value for factor in factors if factor.origins != {DATA})
-    are_own = all(number == 1 for number in others.values())
-    return are_own and all(f.operation is Operation.MULTIPLY and f.purpose is Purpose.UNKNOWN for f in factors)
+    """Whether all terms of a kind are multiplied by data alone."""
+    factors = [factor for term in reading.terms if term.kind == kind for factor in term.factors]
+    return all(f.origins == {DATA} or f.value in (1.0, -1.0) for f in factors)
 
 
 def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
@@ -146,10 +137,10 @@ class _Flow:
         for makers, samples in zip(self._makers, self._samples, strict=True):
             self._fed.append(bool(samples) or any(self._fed[maker] for maker in makers))
 
-    def each_is_given(self, members: Sequence[int], actions: Set[int | None]) -> bool:
+    def each_is_given(self, members: Sequence[int], actions: set[int]) -> bool:
         """Whether a single number of ``actions`` is used with what each of these calls gave, another one with each."""
         own, source = set(members), list[int]()
-        owners: dict[int | None, int] = {}
+        owners: dict[int, int] = {}
         for index, makers in enumerate(self._makers):
             of = {source[maker] for maker in makers} - {_NONE}
             source.append(index if index in own else _SEVERAL if len(of) > 1 else next(iter(of), _NONE))
