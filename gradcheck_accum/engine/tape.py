@@ -85,9 +85,6 @@ SCALINGS = frozenset(
 """Functions that multiply or divide tensors, by name."""
 
 _SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
-_DRAWS = frozenset({"multinomial", "bernoulli", "normal", "binomial", "poisson"})
-"""Functions that draw random numbers from a distribution whose parameters they are given, by name."""
-
 CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
 """Functions that clamp tensors, by name."""
 
@@ -143,8 +140,6 @@ class Tape(TorchFunctionMode):
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
-    _drawn: list[list[torch.Tensor]] = field(default_factory=lambda: [[]])
-    """What each segment drew from distributions that a model's output gave: the actions of a policy."""
     _of_the_same_forward: int = 0
     """How many backwards without a forward pass of their own have run since the last segment was closed."""
     pauses: int = 0
@@ -214,8 +209,6 @@ class Tape(TorchFunctionMode):
             result = self._call(caller, func, args, kwargs, state, writes=writes)
         else:
             result = call_from(caller, func, args, kwargs)
-        if name in _DRAWS and isinstance(result, torch.Tensor):
-            self._note_draw(args, kwargs, result)
         if writes and args:
             self.preparations.written(args[0], made_of)
         else:
@@ -235,17 +228,6 @@ class Tape(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
         return result
-
-    def _note_draw(self, args: Any, kwargs: Any, drawn: torch.Tensor) -> None:
-        with torch._C.DisableTorchFunction():
-            given = list(tensors_in((args, kwargs)))
-            if any(tensor.requires_grad for tensor in given) or self._holds(given):
-                self._drawn[-1].append(drawn)
-
-    @property
-    def drawn(self) -> set[int]:
-        """The memory of what was drawn from distributions that a model's output gave."""
-        return {memory for own in self._drawn for t in own if (memory := memory_of(t)) is not None}
 
     def _clamps(self, args: Any, kwargs: Any) -> None:
         if self.on_clamp is not None:
@@ -445,8 +427,6 @@ class Tape(TorchFunctionMode):
     def _close_segment(self, kept: int = KEPT_SEGMENTS) -> None:
         self.segments.append([])
         self._memories.append(_Memories())
-        self._drawn.append([])
-        del self._drawn[:-kept]
         del self.segments[:-kept]
         del self._memories[:-kept]
         self._of_the_same_forward = 0

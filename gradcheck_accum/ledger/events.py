@@ -362,7 +362,6 @@ class Cause(Enum):
     BY_HAND = "gradients or weights were modified manually"
     USED_BY_HAND = "gradients were used by hand, and cannot be compared"
     PARTLY_CLEARED = "only some of the gradients that a step uses were cleared"
-    TURNS = "a backward's losses are those of an episode's turns: a batch, where there is no other backward"
     OTHER = "anything else"
 
 

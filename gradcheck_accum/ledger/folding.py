@@ -55,8 +55,6 @@ class _StoreState:
     unknown: Reason | None = None
     rework: Rework | None = None
     """What was done by hand to the gradients that no step has used yet."""
-    turns: Reason | None = None
-    """Why the window is unknown if it has another backward: losses of an episode's turns."""
     changed_by_step: bool = False
     """Whether a step has changed what is left in the store."""
     waiting: set[Backward] = field(default_factory=set)
@@ -88,8 +86,6 @@ class _StoreState:
                     for entry in self.entries
                     if entry.fate is not Fate.STALE
                 ]
-            case Opaque() if event.reason.cause is Cause.TURNS:
-                self.turns = self.turns or event.reason
             case Opaque():
                 self.unknown = self.unknown or event.reason
             case Step() if event.optimizer == self.optimizer:
@@ -111,8 +107,6 @@ class _StoreState:
         if step is None:
             entries = [replace(e, fate=Fate.LEFT) if e.fate is Fate.LIVE else e for e in entries]
         unknown, rework = self.unknown, self.rework
-        if unknown is None and len(entries) > 1:
-            unknown = self.turns
         if unknown is None and step is not None and self.changed_by_step:
             unknown = LEFT_CHANGED
         if unknown is None and rework is not None and _may_put_back(entries):
@@ -125,7 +119,6 @@ class _StoreState:
         self.entries = [e.as_stale() for e in entries if e.fate in (Fate.LIVE, Fate.STALE)]
         self.events = []
         self.waiting = set()
-        self.turns = None
 
     def finish(self, steps: int) -> None:
         """Close what is left without a step, after the ``steps`` steps of the run."""

@@ -39,7 +39,6 @@ class Record:
     given: Given = NOTHING_GIVEN
     moves: int = 0
     presumed: Presumed | None = None
-    are_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

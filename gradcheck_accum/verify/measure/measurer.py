@@ -197,7 +197,7 @@ class Measurer:
         measured.compute_dtype = coarsest[0] if coarsest else measured.dtype
         measured.coupled_modules = coupled_modules(programs)
         only = programs[0] if len(programs) == 1 else None
-        measured.ran_once = only is not None and (only.runs_models_once or measured.records[0].are_turns)
+        measured.ran_once = only is not None and only.runs_models_once
         chosen = [i for i, record in enumerate(measured.records) if record.event in members]
         for own in _alike(measured.records, chosen):
             known = [p for p in (programs[i] for i in own) if p is not None]

@@ -48,10 +48,6 @@ RAISED = Reason(
 )
 
 
-def _why(losses: BackwardLosses) -> Reason:
-    return Reason(losses.unknown, Cause.TURNS if losses.are_turns else Cause.OTHER)
-
-
 class BeginsUpdates(Protocol):
     """Whoever has to know of a backward before anything else is done about it."""
 
@@ -187,13 +183,12 @@ class Backwards:
         given = self._run.given.take(backward_losses.program)
         record = Record(event, part, squares, backward_losses.program, changed, call_chain(), given)
         record.presumed = backward_losses.presumed
-        record.are_turns = backward_losses.are_turns
         self._awaited.add(record, reading.scale)
         self._run.uses.backward_ends()
         if record.changed:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if backward_losses.unknown:
-            self._journal.add(Opaque(where=where, stores=event.stores, reason=_why(backward_losses)))
+            self._journal.add(Opaque(where=where, stores=event.stores, reason=Reason(backward_losses.unknown)))
         if averaged is not None and averaged.synced is None:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=PARTLY_AVERAGED))
         if failed:

@@ -19,11 +19,7 @@ from gradcheck_accum.ledger.events import Factor, Reduction, Term
 from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
-from gradcheck_accum.verify.watching.several_batches import (
-    TERMS_OR_MICRO_BATCHES,
-    are_turns_of_an_episode,
-    has_a_term_per_batch,
-)
+from gradcheck_accum.verify.watching.several_batches import TERMS_OR_MICRO_BATCHES, has_a_term_per_batch
 
 CACHED_UNSEEN = (
     f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
@@ -37,15 +33,13 @@ _KEPT_ASTRAY = 64
 class BackwardLosses:
     """The losses of one backward; ``unknown`` is why their intended weights are unknown, empty if they are known.
 
-    ``presumed`` is what their only count of targets is presumed to be. ``are_turns`` means that they are those of one
-    episode's turns, and known where no other backward is in their window.
+    ``presumed`` is what their only count of targets is presumed to be.
     """
 
     reading: LossReading
     program: Program | None = None
     unknown: str = ""
     presumed: Presumed | None = None
-    are_turns: bool = False
 
 
 class LossReader:
@@ -113,9 +107,6 @@ class LossReader:
             program = program if program is not None and program.is_cached else None
             return BackwardLosses(replace(reading, terms=terms), program, unknown, presumed)
         if has_a_term_per_batch(reading, drawn, lambda: program or recorded()):
-            known = program or recorded()
-            if known is not None and are_turns_of_an_episode(reading, drawn, known, self.tape.drawn):
-                return BackwardLosses(reading, program, TERMS_OR_MICRO_BATCHES, presumed, are_turns=True)
             return BackwardLosses(
                 replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )

@@ -9,11 +9,9 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.loss_graph import LossReading
-from gradcheck_accum.engine.memory import memory_of
 from gradcheck_accum.engine.program import Leaf, Produced, Program, leaves_of
 from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import DATA
 
 TERMS_OR_MICRO_BATCHES = (
     "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
@@ -43,33 +41,6 @@ def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[],
     if not any(isinstance(function, nn.Module) for function, *_ in known.steps):
         return drawn in numbers
     return any(number in numbers for number in _turns(known, by_place=drawn not in numbers))
-
-
-def are_turns_of_an_episode(reading: LossReading, drawn: int, program: Program, actions: set[int]) -> bool:
-    """Whether a loss is the sum over the turns of one episode, each with an action drawn from the model's own output.
-
-    ``actions`` is the memory of what was drawn so, ``drawn`` how many batches one data loader gave for the loss. An
-    action is no target that was there before the model ran, so what is called turn by turn, one action each, is no
-    share of a data set. That these are added up, and not parts of them averaged, shows in the terms of one kind: data
-    alone (returns, advantages) multiplies them. No term may be a mean over several units, as that of a batch is.
-    """
-    if drawn > 1 or not actions:
-        return False
-    if any(term.reduction is Reduction.MEAN and term.units not in (None, 1.0) for term in reading.terms):
-        return False
-    plain = {number for kind, (number, _) in reading.kinds.items() if number > 1 and _is_plain_sum(reading, kind)}
-    called: dict[int, list[int]] = {}
-    for index, (function, *_) in enumerate(program.steps):
-        if isinstance(function, nn.Module):
-            called.setdefault(id(function), []).append(index)
-    flow = _Flow(program)
-    return any(len(members) in plain and flow.each_is_given(members, actions) for members in called.values())
-
-
-def _is_plain_sum(reading: LossReading, kind: str) -> bool:
-    """Whether all terms of a kind are multiplied by data alone."""
-    factors = [factor for term in reading.terms if term.kind == kind for factor in term.factors]
-    return all(f.origins == {DATA} or f.value in (1.0, -1.0) for f in factors)
 
 
 def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
@@ -131,24 +102,10 @@ class _Flow:
         self._samples = [
             [leaf for m in own if isinstance(m, Leaf) and _is_data(leaf := program.leaves[m.index])] for own in given
         ]
-        self._leaves = [[program.leaves[m.index] for m in own if isinstance(m, Leaf)] for own in given]
         self._fed: list[bool] = []
         """Whether a step, or what it is made of, gets data."""
         for makers, samples in zip(self._makers, self._samples, strict=True):
             self._fed.append(bool(samples) or any(self._fed[maker] for maker in makers))
-
-    def each_is_given(self, members: Sequence[int], actions: set[int]) -> bool:
-        """Whether a single number of ``actions`` is used with what each of these calls gave, another one with each."""
-        own, source = set(members), list[int]()
-        owners: dict[int, int] = {}
-        for index, makers in enumerate(self._makers):
-            of = {source[maker] for maker in makers} - {_NONE}
-            source.append(index if index in own else _SEVERAL if len(of) > 1 else next(iter(of), _NONE))
-            for leaf in self._leaves[index]:
-                memory = memory_of(leaf)
-                if memory in actions and (leaf.numel() != 1 or owners.setdefault(memory, source[-1]) != source[-1]):
-                    return False
-        return sorted(owners.values()) == sorted(own)
 
     def are_apart(self, members: Sequence[int]) -> bool:
         """Whether no two of these calls have to do with the same samples, nor one with what another gave."""
