@@ -16,17 +16,13 @@ from itertools import accumulate
 
 import torch
 
-from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.program import Program
 
 
 def related_rows(programs: Sequence[Program]) -> list[int] | None:
     """How many rows each micro-batch has, if its data relates them to each other; None if none is known to."""
-    if not all(programs[0].same_shape(other) and all(map(is_plain, other.leaves)) for other in programs):
-        return None
     leaves = [[program.leaves[i] for program in programs] for i in range(len(programs[0].leaves))]
-    floats = [own for own in leaves if all(leaf.dim() and leaf.is_floating_point() for leaf in own)]
-    counts = {tuple(map(len, own)) for own in floats}
+    counts = {tuple(len(leaf) for leaf in own) for own in leaves if own[0].dim() and own[0].is_floating_point()}
     found = [rows for rows in counts if any(_is_matrix(own, rows) or _numbers_rows(own, rows) for own in leaves)]
     return list(found[0]) if len(found) == 1 else None
 
