@@ -18,7 +18,6 @@ import torch
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.prepared_data import Preparation, own_preparations, prepared_alike
 from gradcheck_accum.engine.program import Program
-from gradcheck_accum.engine.related_rows import are_unlike, join_related, related_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,7 @@ class Layout:
     ``counts_on`` says that integers which number a micro-batch's rows (0, 1, 2, ...) continue to number the large
     batch's rows, like the labels of in-batch negatives. Labels of few samples may be 0, 1, 2 by chance. ``states`` says
     that leaves which have no rows along the first dimension have them along the second, ``sizes`` that the first sizes
-    that calls were given are multiples of the number of rows, ``relates`` that some leaves relate rows to each other
-    (`gradcheck_accum.engine.related_rows`).
+    that calls were given are multiples of the number of rows.
     """
 
     dimension: int = 0
@@ -37,7 +35,6 @@ class Layout:
     counts_on: bool = True
     states: bool = False
     sizes: bool = False
-    relates: bool = False
 
     def axis_of(self, leaf: torch.Tensor, rows: int | None) -> int:
         """The dimension along which a leaf holds its samples, ``rows`` of them."""
@@ -51,9 +48,6 @@ LAYOUTS = (
 )
 """The most common one first."""
 
-RELATED = Layout(relates=True)
-"""That of data which relates rows to each other. It is no evidence on its own that samples are independent."""
-
 _SIZED = frozenset({"expand", "view", "reshape", "repeat", "broadcast_to"})
 """Calls that are given the sizes of their results, the rows first."""
 
@@ -66,8 +60,6 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     """
     first = programs[0]
     _check_alike(programs)
-    if layout.relates:
-        return join_related(programs)
     rows = rows_of(programs, layout)
     each = [[program.leaves[i] for program in programs] for i in range(len(first.leaves))]
     if not layout.counts_on and not any(_all_count_rows(own, layout, rows) for own in each):
@@ -193,8 +185,6 @@ def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:
 
 def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
     """How many rows each micro-batch has in one part; None if its leaves do not show that."""
-    if layout.relates:
-        return related_rows(programs)
     axis = layout.dimension
     own = [[program.leaves[i] for program in programs] for i in data_of(programs)]
     if layout.states:
@@ -281,7 +271,7 @@ def may_be_groups(programs: Sequence[Program]) -> bool:
     if not all(is_plain(leaf) for program in programs for leaf in program.leaves):
         return False
     rows = rows_of(programs, Layout()) or [0]
-    return are_unlike(rows)
+    return len({*rows[:-1]}) > 1 or rows[-1] > rows[0]
 
 
 def _lengths(leaves: Iterable[Sequence[torch.Tensor]], axis: int) -> list[list[int]]:

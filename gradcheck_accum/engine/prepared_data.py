@@ -221,8 +221,6 @@ class Preparations:
     segments: int
     _made: dict[int, tuple[weakref.ref[torch.Tensor], _Note, int]] = field(default_factory=dict)
     _segment: int = 0
-    _relating: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)
-    """What was computed since the last backward from rows, as a square matrix, or from such a matrix."""
     _not_data: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)
 
     def about_to_write(self, function: Any, args: Any, kwargs: Any) -> _Note | None:
@@ -249,7 +247,6 @@ class Preparations:
 
         ``state`` is the state of the random generators before it, if something has been noted.
         """
-        self._note_relation(args, kwargs, result)
         if name in ("__get__", "detach") and isinstance(result, torch.Tensor) and args:
             self._note_of_weights(function, args[0], result)
         if name not in _OVER_ROWS and not self._made:
@@ -283,19 +280,6 @@ class Preparations:
             self.copies.hold(note.preparations[output])
         return note.preparations[output]
 
-    def relates_rows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was computed since the last backward from a matrix that relates rows to each other."""
-        return (made := self._relating.get(id(tensor))) is not None and made() is tensor
-
-    def _note_relation(self, args: Any, kwargs: Any, result: Any) -> None:
-        is_square = isinstance(result, torch.Tensor) and result.dim() > 1 and result.shape[0] == result.shape[1] > 1
-        if not (is_square or self._relating):
-            return
-        given = _tensors((args, kwargs))
-        makes = is_square and given and all(own.shape[:2] != result.shape[:2] for own in given)
-        if makes or any(map(self.relates_rows, given)):
-            self._relating.update((id(own), weakref.ref(own)) for own in _tensors(result) if not own.requires_grad)
-
     def is_of_this_turn(self, tensor: torch.Tensor) -> bool | None:
         """Whether a tensor was computed since the last backward; None before the first, when that is not known."""
         known = self._known(tensor)
@@ -316,7 +300,6 @@ class Preparations:
     def next_segment(self) -> None:
         """Called after a backward: old notes are discarded."""
         self._segment += 1
-        self._relating.clear()
         oldest = self._segment - self.segments
         for key in [key for key, (_, note, _) in self._made.items() if note.segment <= oldest]:
             del self._made[key]

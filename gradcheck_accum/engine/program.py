@@ -64,7 +64,6 @@ class Program:
     called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules included.
     ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
     before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known.
-    ``relates_in_turn`` says that leaves were computed in that turn from matrices that relate rows to each other.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -86,7 +85,6 @@ class Program:
     prepared: dict[int, Preparation] = field(default_factory=dict)
     in_turn: frozenset[int] = frozenset()
     is_first: bool = False
-    relates_in_turn: bool = False
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:

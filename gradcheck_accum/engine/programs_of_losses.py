@@ -59,7 +59,6 @@ def _program(
     produced: dict[int, Produced] = {}
     prepared: dict[int, Preparation] = {}
     in_turn: set[int] = set()
-    related: set[int] = set()
 
     def encode(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -72,8 +71,6 @@ def _program(
                     prepared[len(leaves)] = how
                     if preparations.is_of_this_turn(value) is not False:
                         in_turn.add(len(leaves))
-                if preparations.relates_rows(value):
-                    related.add(len(leaves))
                 if id(value) in before:
                     buffers.add(len(leaves))
                     value = before[id(value)]
@@ -119,7 +116,6 @@ def _program(
         coarsest=_coarsest(losses),
         prepared=prepared,
         in_turn=frozenset(in_turn),
-        relates_in_turn=bool(related),
         is_first=preparations.is_of_this_turn(losses[0]) is None,
     )
 

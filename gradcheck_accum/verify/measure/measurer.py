@@ -13,7 +13,7 @@ from torch import nn
 
 from gradcheck_accum.engine.cost import CostMeter
 from gradcheck_accum.engine.independence import SAMPLE, UNSURE, Proof, Prover, summed, worst
-from gradcheck_accum.engine.joining import LAYOUTS, RELATED, Layout, may_be_groups
+from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
@@ -28,7 +28,6 @@ from gradcheck_accum.engine.reference import (
     ReferenceEngine,
     coefficient,
 )
-from gradcheck_accum.engine.related_rows import are_computed, are_unlike, related_rows
 from gradcheck_accum.engine.samples import holds_lists
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
@@ -307,9 +306,7 @@ class Measurer:
         first: _Found | None = None
         problem: CannotReplay | None = None
         # A number may look like a number of rows by chance in some windows.
-        for layout in (*LAYOUTS, RELATED) if known is None else (known, replace(known, counts_on=not known.counts_on)):
-            if layout.relates and (are_computed(programs) or (known is None and not _have_unlike_rows(programs))):
-                continue
+        for layout in LAYOUTS if known is None else (known, replace(known, counts_on=not known.counts_on)):
             try:
                 found = self._in_layout(layout, programs, parameters, measured.compute_dtype)
             except (CoupledChunks, DoesNotFit):
@@ -363,11 +360,6 @@ class Measurer:
         streamed = self._streamer.large_batch(programs, parameters, layout, dtype)
         self.streamed = replace(streamed, gradients=[])
         return _Found(STREAMED, [streamed.gradients], tuple(coefficient(streamed.reading)))
-
-
-def _have_unlike_rows(programs: Sequence[Program]) -> bool:
-    rows = related_rows(programs)
-    return rows is not None and are_unlike(rows)
 
 
 def _by_key(found: _Found, parameters: Sequence[torch.Tensor]) -> list[_Gradients]:
