@@ -186,3 +186,25 @@ def test_a_window_that_is_cleared_in_its_middle_counts_what_is_gone(tmp_path: Pa
     result = watch_source(SCRIPT.format(skipped=(4,), loop=SPIKE_THAT_CLEARS), tmp_path)
     assert result.verdict is Verdict.DEVIATES
     assert [d.mistake.code for d in result.diagnosis] == ["GA303"]
+
+
+OF_A_LOADER = """
+loader = torch.utils.data.DataLoader(data, batch_size=None)
+for epoch in range(1):
+    for i, pair in enumerate(loader, 1):
+        if bad(i - 1):
+            continue
+        backward(pair, 1 / K)
+        if i % K == 0:
+            step()
+"""
+
+
+@pytest.mark.parametrize(("skipped", "codes"), [({5}, ["GA303"]), ({5, 6}, ["GA303"]), (set(), [])])
+def test_the_step_is_skipped_with_the_micro_batch_that_would_have_made_it(
+    skipped: set[int], codes: list[str], tmp_path: Path
+) -> None:
+    source = SCRIPT.replace("{skipped}", repr(skipped)).replace("for epoch in range(2):\n{loop}\n", OF_A_LOADER)
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT)

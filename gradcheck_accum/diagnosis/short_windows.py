@@ -137,8 +137,8 @@ def find_skipped_step(account: Account) -> Iterator[Diagnosis]:
                     "GA303",
                     step.where,
                     f"the window holds {plural(length)} instead of {account.steps}: {plural(skipped)} "
-                    f"{'was' if skipped == 1 else 'were'} skipped but still counted, at the end of a window, whose step "
-                    f"was skipped too: each one is weighted {times(shares.level)} relative to the large batch",
+                    f"{'was' if skipped == 1 else 'were'} skipped but still counted, at the end of a window, and its "
+                    f"step with it: each one is weighted {times(shares.level)} relative to the large batch",
                     "count only micro-batches whose backward has run, or test for the end of the window in any case",
                     window,
                 )

@@ -60,8 +60,8 @@ UNSURE_TARGETS = (
     "computed from its rows: run more windows"
 )
 UNSURE_ROWS = (
-    "a layer was given all rows of each micro-batch as one sample, but their numbers are equal, as if they were samples: "
-    "give it its dimension for samples"
+    "a layer was given all rows of each micro-batch as one sample, but their numbers are equal, as if they were "
+    "samples: give it its dimension for samples"
 )
 UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
 """Reasons that other windows may remove."""
