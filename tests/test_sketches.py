@@ -446,3 +446,11 @@ def test_a_watched_run_is_sketched_where_its_model_is_not_small() -> None:
     raised = pytest.raises(gradcheck_accum.AccumulationError, match="GA101")
     with raised, gradcheck_accum.watch(loss_coefficient=COEFFICIENT):
         Loop(width=400, divisor=1.0)()
+
+
+@pytest.mark.parametrize("elements", [0, 1, 1024])
+def test_the_sketch_of_a_small_gradient_is_the_gradient_but_for_signs(elements: int) -> None:
+    # A rank may hold no element of a sharded weight.
+    gradient = torch.randn(elements)
+    sketch = Sketcher().of(1, gradient)
+    assert torch.equal(sketch.abs(), gradient.double().abs())

@@ -107,9 +107,9 @@ class Sketcher:
     def _of_pieces(self, place: int, elements: int, device: torch.device, pieces: Pieces) -> torch.Tensor:
         signs = _signs(device)
         if elements <= BUCKETS:
-            # Each element has a bucket of its own.
-            first = self._plan(place, elements, device)[0].first
-            own = pieces(0, elements)
+            # Each element has a bucket of its own. A rank may hold no element of a weight.
+            own, plan = pieces(0, elements), self._plan(place, elements, device)
+            first = plan[0].first if plan else 0
             return signs[first : first + elements].to(own.dtype).mul_(own).double()
         total = torch.zeros(BUCKETS, dtype=torch.float64, device=device)
         for start, stop, width, turn, first in self._plan(place, elements, device):
