@@ -512,9 +512,6 @@ class ScalingNotes(TorchFunctionMode):
             if name not in _SCALES and name not in CLAMPS:
                 # Nearly all functions are of this kind.
                 return call_from(sys._getframe(1), func, args, kwargs)
-            return self._run(sys._getframe(1), name, func, args, kwargs)
-        run = partial(self._run, sys._getframe(1), name, func, args, kwargs)
+            return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)
+        run = partial(self._tape.note_scaling, sys._getframe(1), func, args, kwargs)
         return followed(follower, run, func, args, kwargs)
-
-    def _run(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        return self._tape.note_scaling(caller, func, args, kwargs)

@@ -6,7 +6,8 @@ The page "How a loop is read" describes the steps, and what counts as evidence (
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -258,9 +259,13 @@ class ColumnSplit:
 
     def _is_right_somewhere(self, column: Column) -> bool:
         """Whether a column that changes is 1/K throughout a full window: others were scaled for other windows."""
+        return not self.evidence.is_constant(column) and self._is_in_a_full_window(column, operator.mul)
+
+    def _is_in_a_full_window(self, column: Column, of: Callable[[float, int], float]) -> bool:
+        """Whether ``of`` a column's value and K is 1 throughout a full window of several micro-batches."""
         points = self.evidence.points
-        return not self.evidence.is_constant(column) and any(
-            all(self.evidence.same(column.values[i] * points[i].steps, 1.0) for i in own)
+        return any(
+            all(self.evidence.same(of(column.values[i], points[i].steps), 1.0) for i in own)
             for own in self.evidence.windows()
             if points[own[0]].is_full and points[own[0]].steps > 1
         )
@@ -304,13 +309,7 @@ class ColumnSplit:
 
     def _is_steps_in_one(self, column: Column) -> bool:
         """Whether a column is K throughout a full window: what the loop computes from gradients differs in others."""
-        points = self.evidence.points
-        return any(
-            points[own[0]].is_full
-            and points[own[0]].steps > 1
-            and all(self.evidence.same(column.values[i], float(points[i].steps)) for i in own)
-            for own in self.evidence.windows()
-        )
+        return self._is_in_a_full_window(column, operator.truediv)
 
     def unsteady(self) -> Iterator[int]:
         """The positions of the points of windows in which whole losses have different weights for no known reason.

@@ -26,6 +26,7 @@ from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import (
     BLENDS_IN_PLACE,
     CLIPS,
+    COMPUTES,
     DIVIDES_IN_PLACE,
     GATES,
     MAKES_AT_RANDOM,
@@ -60,7 +61,6 @@ from gradcheck_accum.lint.torch_calls.stepping_callables import makes_it_step
 from gradcheck_accum.lint.torch_calls.weight_averages import new_average, note_update
 
 _FLOAT, _RANGE = Symbol("float"), Symbol("range")
-_COMPUTES = ("torch.", "math.", "numpy.", "np.")
 _SCALES_IN_PLACE = DIVIDES_IN_PLACE | MULTIPLIES_IN_PLACE
 
 
@@ -149,7 +149,7 @@ def _measures(callee: v.Reference | Symbol, args: list[Any]) -> bool:
     if isinstance(callee, Symbol):
         return callee.name in BUILTINS and any(isinstance(one, v.Measured) for one in given)
     if any(isinstance(one, v.Measured) for one in given):
-        return callee.path.startswith(_COMPUTES) and not callee.tail.endswith("_")
+        return callee.path.startswith(COMPUTES) and not callee.tail.endswith("_")
     return (
         callee.tail in MEASURES
         and callee.path.startswith("torch.")

@@ -125,6 +125,9 @@ SHOWS = Names(
     *("add_scalar", "log_metric", "log_metrics", "log_dict", "set_postfix", "set_postfix_str", "set_description"),
 )
 
+COMPUTES = ("math.", "numpy.", "np.", "torch.")
+"""Where functions come from that compute, and show nothing to anybody."""
+
 MEASURES = Names(
     "computes from gradients how great they are",
     STATES,

@@ -11,13 +11,12 @@ from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import may_vary
 from gradcheck_accum.lint.program import names
-from gradcheck_accum.lint.program.torch_names import SHOWS
+from gradcheck_accum.lint.program.torch_names import COMPUTES, SHOWS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Figure, Num, Tensor
 from gradcheck_accum.lint.syntax import Operator, call_name, text_of
 
-_COMPUTES = ("math.", "numpy.", "torch.", "np.")
 _MOST_PARTS = 512
 _DEEPEST = 3
 
@@ -91,7 +90,7 @@ def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any
 
     What a definition that is read does with a loss shows in there: it may only keep it.
     """
-    computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(_COMPUTES)
+    computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(COMPUTES)
     name = call_name(node)
     if (name in SHOWS or names.SHOWS.fits(name)) and not computes:
         method = base.cls.bound(name, base) if isinstance(base, v.Instance) else None
