@@ -24,20 +24,42 @@ pytestmark = [
 ]
 
 
-def run(divisor: float, autocast: torch.dtype | None = None, scaler: bool = False, **options: object) -> VerifyResult:
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+def run(
+    divisor: float,
+    autocast: torch.dtype | None = None,
+    scaler: bool = False,
+    *,
+    model_of: Callable[[], nn.Module] = network,
+    optimizer_of: Callable[[Any], torch.optim.Optimizer] = adamw,
+    micro_batches: int = 8,
+    clip: float | None = 0.1,
+    inputs: torch.Tensor | None = None,
+    **options: object,
+) -> VerifyResult:
+    """Windows of four micro-batches, the last of what is left; ``inputs`` have the device and dtype of the data."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model = model_of()
+    optimizer = optimizer_of(model.parameters())
     scale = torch.amp.GradScaler("cuda", enabled=scaler)
+    like = torch.empty(8, 16, device="cuda") if inputs is None else inputs
     with observe(**options) as observation:  # type: ignore[arg-type]
-        for i in range(8):
-            x, y = torch.randn(8, 16, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
+        for i in range(micro_batches):
+            x, y = torch.randn_like(like), torch.randint(0, 4, (8,), device="cuda")
             with torch.autocast("cuda", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
                 loss = cross_entropy(model(x), y) / divisor
             scale.scale(loss).backward()
-            if (i + 1) % 4 == 0:
-                scale.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if (i + 1) % 4 == 0 or i + 1 == micro_batches:
+                if clip is not None:
+                    scale.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
                 scale.step(optimizer)
                 scale.update()
                 optimizer.zero_grad()
@@ -98,8 +120,8 @@ def test_convolutions_and_products_in_tf32_are_not_taken_for_coupling(monkeypatc
 
 def test_a_micro_batch_waits_for_nothing_in_ledger_mode() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model = network()
+    optimizer = adamw(model.parameters())
     with observe(reference="ledger") as observation:
         for _ in range(3):
             inputs = [torch.randn(8, 16, device="cuda") for _ in range(4)]
@@ -117,8 +139,8 @@ def test_a_micro_batch_waits_for_nothing_in_ledger_mode() -> None:
 
 def test_a_count_of_targets_is_not_waited_for_once_many_losses_have_counted_all() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model = network()
+    optimizer = adamw(model.parameters())
     with observe(reference="ledger") as observation:
         for window in range(12):
             batches = [(torch.randn(8, 16, device="cuda"), torch.randint(0, 4, (8,), device="cuda")) for _ in range(4)]
@@ -168,21 +190,8 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 @pytest.mark.parametrize("scaler", [False, True])
 def test_optimizers_of_a_gpu(name: str, reference: str, scaler: bool) -> None:
     def result(divisor: float, micro_batches: int) -> VerifyResult:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
-        optimizer = OPTIMIZERS[name](model.parameters())
-        scale = torch.amp.GradScaler("cuda", enabled=scaler)
-        with observe(reference=reference) as observation:  # type: ignore[arg-type]
-            for i in range(micro_batches):
-                x, y = torch.randn(8, 16, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
-                with torch.autocast("cuda", dtype=torch.float16, enabled=scaler):
-                    loss = cross_entropy(model(x), y) / divisor
-                scale.scale(loss).backward()
-                if (i + 1) % 4 == 0 or i + 1 == micro_batches:
-                    scale.step(optimizer)
-                    scale.update()
-                    optimizer.zero_grad()
-        return observation.result()
+        own = {"optimizer_of": OPTIMIZERS[name], "micro_batches": micro_batches, "clip": None, "reference": reference}
+        return run(divisor, torch.float16 if scaler else None, scaler, **own)  # type: ignore[arg-type]
 
     right, undivided, remainder = result(4, 12), result(1, 12), result(4, 10)
     assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
@@ -192,17 +201,8 @@ def test_optimizers_of_a_gpu(name: str, reference: str, scaler: bool) -> None:
 
 
 def test_weights_in_bfloat16() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda().bfloat16()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with observe() as observation:
-        for i in range(12):
-            x, y = torch.randn(8, 16, device="cuda", dtype=torch.bfloat16), torch.randint(0, 4, (8,), device="cuda")
-            (cross_entropy(model(x), y) / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    result = observation.result()
+    like = torch.empty(8, 16, device="cuda", dtype=torch.bfloat16)
+    result = run(4, model_of=lambda: network().bfloat16(), micro_batches=12, clip=None, inputs=like)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
 
 
@@ -213,46 +213,29 @@ def test_a_trajectory(device: str | None) -> None:
     assert all(w.drift is not None and w.drift < 1e-3 for w in result.windows), result.windows
 
 
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
 def test_a_compiled_model() -> None:
-    torch.manual_seed(0)
-    model = torch.compile(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with observe() as observation:
-        for i in range(8):
-            x, y = torch.randn(8, 16, device="cuda"), torch.randint(0, 4, (8,), device="cuda")
-            (cross_entropy(model(x), y) / 4).backward()
-            if (i + 1) % 4 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    result = observation.result()
+    result = run(4, model_of=lambda: torch.compile(network()), optimizer_of=sgd, clip=None)  # type: ignore[arg-type, return-value]
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
 
 
+class Split(nn.Module):
+    """Its first layer is on the CPU, its second on the GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 4).cuda()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu().cuda())  # type: ignore[no-any-return]
+
+
 def test_a_model_on_two_devices() -> None:
-    torch.manual_seed(0)
-
-    class Split(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 4).cuda()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.first(x).relu().cuda())  # type: ignore[no-any-return]
-
-    def result(divisor: float) -> VerifyResult:
-        model = Split()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with observe() as observation:
-            for i in range(8):
-                loss = cross_entropy(model(torch.randn(8, 16)), torch.randint(0, 4, (8,), device="cuda"))
-                (loss / divisor).backward()
-                if (i + 1) % 4 == 0:
-                    nn.utils.clip_grad_norm_(model.parameters(), 100.0)
-                    optimizer.step()
-                    optimizer.zero_grad()
-        return observation.result()
-
-    right, wrong = result(4), result(1)
+    on_cpu = {"model_of": Split, "optimizer_of": sgd, "clip": 100.0, "inputs": torch.empty(8, 16)}
+    right, wrong = (run(divisor, **on_cpu) for divisor in (4, 1))  # type: ignore[arg-type]
     assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
     assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"], wrong.reason
 
