@@ -224,7 +224,8 @@ def test_fuzz_writes_the_failing_cases_of_hypothesis_and_nothing_else(tmp_path: 
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     (tmp_path / "train.py").write_text(OWN)
-    command = [sys.executable, "-m", "gradcheck_accum", "fuzz", "train.py::train", "--examples", "2"]
+    # Failing cases are kept where no seed is given, and there the draws differ. The loop is right in one case of five.
+    command = [sys.executable, "-m", "gradcheck_accum", "fuzz", "train.py::train", "--examples", "40"]
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
     environment.pop("CI", None)  # there Hypothesis keeps nothing
