@@ -41,6 +41,8 @@ GRACE = 10.0
 
 _TOGETHER = 18.0
 """Seconds for the report on interrupted ranks; all together less than a launcher waits (``torchrun``: 30)."""
+_UNHURRIED = 120.0
+"""The same where only the script was interrupted, so that no launcher waits for it."""
 
 HEEDED = 1.0
 """Seconds in which a child ends that was interrupted too: a terminal interrupts all processes started from it.
@@ -117,10 +119,11 @@ def verify_script(
         run = _ChildRun(asked, answer, classes, variables, ending or Ending(), copies)
         status, why = run.to_its_end(timeout, launch)
         late = why is _Stopped.LATE
+        said = f"the script did not end within {timeout:g} s" if late else _ending(status)
         if launch is not None and launch.rank == 0 and not answer.exists() and launch.mailbox.has("account-0"):
+            said = "the script was interrupted, and there was no time to make the report"
             run.report_of_interrupted_ranks()
         if not answer.exists():
-            said = f"the script did not end within {timeout:g} s" if late else _ending(status)
             if why is _Stopped.ASKED:
                 said = NOTHING_SEEN
             return VerifyResult.failed(name, said if launch is None else _ending_of_rank(launch, said, why))
@@ -205,7 +208,7 @@ class _ChildRun:
         """Make the answer from the reports that all ranks have left; there is none if that fails."""
         apart = start_apart("interrupted_ranks", self._arguments, self.classes, self.variables)
         try:
-            apart.wait(_TOGETHER)
+            apart.wait(_TOGETHER if self.ending.asked else _UNHURRIED)
         except subprocess.TimeoutExpired:
             pass
         finally:
