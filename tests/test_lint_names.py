@@ -64,6 +64,38 @@ def train(model, loader, optimizer, epochs, debug, verbose):
     assert set(codes(source)) == {"GA103", "GA304"}
 
 
+DIVIDED = """\
+def train(net, optimizer, loader, rounds, {name}, updates=True):
+    batches = iter(loader)
+    for _ in range(rounds):
+        for _ in range({turns}):
+            loss = net(next(batches)).mean()
+            {inside}
+        {after}
+        {step}
+        optimizer.zero_grad()
+"""
+BACKWARD = "(loss / {name}).backward()"
+
+
+@pytest.mark.parametrize(
+    ("name", "turns", "place", "step", "found"),
+    [
+        ("accumulate_every", "accumulate_every", "after", "optimizer.step()", ["GA304"]),
+        ("accumulation_steps", "1", "inside", "optimizer.step()", ["GA304"]),
+        ("accumulate_every", "accumulate_every", "inside", "optimizer.step()", []),
+        ("temperature", "1", "inside", "optimizer.step()", []),
+        ("accumulation_steps", "1", "inside", "updates and optimizer.step()", []),
+    ],
+    ids=["backward after the loop", "every batch", "right", "another name", "a condition on the step"],
+)
+def test_an_argument_called_k_that_divides_the_loss_is_stated(
+    name: str, turns: str, place: str, step: str, found: list[str]
+) -> None:
+    places = {"inside": "pass", "after": "pass", place: BACKWARD.format(name=name)}
+    assert codes(DIVIDED.format(name=name, turns=turns, step=step, **places)) == found
+
+
 @pytest.mark.parametrize("switch", ["self.net.train()", "self.net.train(True)", "self.net.train(mode=False)"])
 def test_the_mode_of_a_network_is_no_call_of_the_method_train(switch: str) -> None:
     source = (

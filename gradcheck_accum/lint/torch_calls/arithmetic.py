@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction
-from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, names_size
+from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, is_name_of_steps, names_size
 from gradcheck_accum.lint.program.names import COUNTS_OR_SCALES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind, bind_steps
@@ -255,8 +255,10 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
         # How many times a micro-batch goes into the batch that it was cut out of is not known.
         return tensor.scaled(Factor(None, operation))
-    if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
-        bind_steps(run, other)
+    if operation is Operation.DIVIDE and isinstance(other, Symbol):
+        is_stated = run.in_training and is_name_of_steps(other.name.rpartition(".")[2])
+        if is_stated or other.name in run.knowledge.bounds:
+            bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
     if isinstance(other, Num) and run.recorder.is_size(other):
