@@ -96,6 +96,23 @@ def test_an_argument_called_k_that_divides_the_loss_is_stated(
     assert codes(DIVIDED.format(name=name, turns=turns, step=step, **places)) == found
 
 
+@pytest.mark.parametrize(("guarded", "found"), [(True, []), (False, ["GA304"])], ids=["counts on", "every batch"])
+def test_a_count_that_goes_on_from_an_earlier_run_decides_on_the_step(guarded: bool, found: list[str]) -> None:
+    guard = "if done % accumulation_steps != 0:\n            continue" if guarded else "print(done)"
+    source = f"""\
+def train(net, optimizer, loader, saved, accumulation_steps):
+    done = saved["done"]
+    for batch in loader:
+        done += 1
+        loss = net(batch).mean() / accumulation_steps
+        loss.backward()
+        {guard}
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert codes(source) == found
+
+
 @pytest.mark.parametrize("switch", ["self.net.train()", "self.net.train(True)", "self.net.train(mode=False)"])
 def test_the_mode_of_a_network_is_no_call_of_the_method_train(switch: str) -> None:
     source = (

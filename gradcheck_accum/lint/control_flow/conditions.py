@@ -195,6 +195,9 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return truth
     if guards:
         _note_end(run, test, scope)
+        if run.recorder.has_run and isinstance(body[-1], syntax.Continue) and _counts(test):
+            # What comes after it in the turn, a step too, happens in some turns only.
+            run.recorder.opaque(test, "how many micro-batches a window has")
         # Continuing after the backward skips no micro-batch.
         ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
         leaves_out = ends_early and depends_on_data(run, test, scope)
@@ -329,6 +332,11 @@ def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Sco
     values = [(settled_value(run, left, scope), settled_value(run, right, scope)) for left, right in pairs]
     unshown = (Symbol, v.Member, v.Samples)
     return any(isinstance(count, Num) and type(to) in unshown and not to.name for count, to in values)
+
+
+def _counts(test: syntax.Expression) -> bool:
+    """Whether a condition is one on a count modulo a number."""
+    return any(isinstance(node, syntax.BinOp) and node.op is Operator.MOD for node in walk(test))
 
 
 def may_vary(run: State) -> bool:

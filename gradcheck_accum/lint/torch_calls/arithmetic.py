@@ -177,7 +177,7 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
             return _product(run, op, tensor, other)
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
-        return scaled(run, tensor, other, Operation.DIVIDE if inverse else Operation.MULTIPLY)
+        return divided(run, tensor, other) if inverse else scaled(run, tensor, other, Operation.MULTIPLY)
     if op is Operator.POW and tensor is left and all(part.assumed and not part.factors for part in tensor.parts):
         # What a model gave, not reduced yet by anything that the source shows.
         return tensor
@@ -235,6 +235,18 @@ def _product(run: State, op: Operator, tensor: Tensor, other: Tensor | v.Data) -
     return tensor.scaled(factor)
 
 
+def divided(run: State, tensor: Tensor, divisor: Any) -> Tensor:
+    """A loss that the loop divides by a value: a setting with a name for K states K. May raise Restart.
+
+    What a framework divides by has the name that the framework gives it, and nobody may have set it. Where an engine
+    counts, K is the engine's.
+    """
+    is_own = run.in_training and not run.made.engines
+    if is_own and isinstance(divisor, Symbol) and is_name_of_steps(divisor.name.rpartition(".")[2]):
+        bind_steps(run, divisor)
+    return scaled(run, tensor, divisor, Operation.DIVIDE)
+
+
 def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tensor:
     """A loss multiplied or divided by a value.
 
@@ -255,10 +267,8 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:
         # How many times a micro-batch goes into the batch that it was cut out of is not known.
         return tensor.scaled(Factor(None, operation))
-    if operation is Operation.DIVIDE and isinstance(other, Symbol):
-        is_stated = run.in_training and is_name_of_steps(other.name.rpartition(".")[2])
-        if is_stated or other.name in run.knowledge.bounds:
-            bind_steps(run, other)
+    if operation is Operation.DIVIDE and isinstance(other, Symbol) and other.name in run.knowledge.bounds:
+        bind_steps(run, other)
     if isinstance(other, Num):
         run.recorder.relied_on |= other.names
     if isinstance(other, Num) and run.recorder.is_size(other):

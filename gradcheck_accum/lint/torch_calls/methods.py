@@ -36,7 +36,7 @@ from gradcheck_accum.lint.program.torch_names import (
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.torch_calls.arithmetic import reduced, scaled
+from gradcheck_accum.lint.torch_calls.arithmetic import divided, reduced, scaled
 from gradcheck_accum.lint.torch_calls.data import chunks, extent, rows_of, split
 from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
@@ -137,7 +137,7 @@ def _tensor_method(
         reduction = Reduction.SUM if name.endswith("sum") else Reduction.MEAN
         return reduced(base, reduction, partly=isinstance(along, Num))
     if name in DIVIDES | DIVIDES_IN_PLACE and args:
-        return scaled(run, base, args[0], Operation.DIVIDE)
+        return divided(run, base, args[0])
     if name in MULTIPLIES | MULTIPLIES_IN_PLACE and args:
         return scaled(run, base, args[0], Operation.MULTIPLY)
     if name == "masked_select":
