@@ -285,14 +285,16 @@ class _Reader:
     def give_one_role(self, read: Mapping[Series, SeriesReading]) -> None:
         """Give up a reading that is not right because a factor of the whole loss has another role for another term.
 
-        A count of one term's units is no evidence on whether the others are scaled.
+        A count of one term's units is no evidence on whether the others are scaled. Where short windows are not right
+        either, what they lack rests on that role as well.
         """
         if len(read) < 2:
             return
 
         @cache
         def right(one: Series) -> bool:
-            return is_right(read[one], self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)))
+            own = self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))
+            return is_right(read[one], own, shorter=True)
 
         for one, reading in read.items():
             others = [other for other in read if other is not one and other.lines == one.lines]
@@ -303,8 +305,9 @@ class _Reader:
                 if both and right(other):
                     shared |= both
             if shared and not right(one):
-                first = min((where for where, *_ in shared), key=lambda each: (each.path, each.line, each.column))
-                reading.give_up(_of_two_roles(one, others, first))
+                first = min(shared, key=lambda each: (each[0].path, each[0].line, each[0].column))
+                scaled = [other for other in others if first in read[other].scaled_by]
+                reading.give_up(_of_two_roles(one, scaled, first[0]))
 
     def read_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
         """Read a term's own division by a number of K that is not the one of the whole loss as its weight."""
