@@ -21,12 +21,12 @@ from gradcheck_accum.ledger.roles import (
     Column,
     Evidence,
     Point,
-    Same,
     Source,
     is_mean_of_terms,
     others_have_the_like,
     over_steps,
 )
+from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import PUT_IN, is_literal
 
 _MOST_OPEN = 6

@@ -379,7 +379,7 @@ def _agrees(
     parameters: Sequence[torch.Tensor],
     expected: ExpectedWeights,
 ) -> bool:
-    """Whether the replay equals the sum of the micro-batches' gradients, as far as their weights and norms are known."""
+    """Whether the replay equals the sum of the micro-batches' gradients, as far as weights and norms are known."""
     corrections, scales = expected.corrections, expected.of_replay(again)
     if corrections is None or scales is None:
         return True
