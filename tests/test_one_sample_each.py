@@ -343,6 +343,34 @@ def test_rows_that_may_be_samples(parts: dict[str, object], verdict: Verdict, tm
     assert result.verdict is verdict, result.reason
 
 
+@pytest.mark.parametrize("layer", [RECURRENT, ATTENTIVE], ids=["recurrent", "attention"])
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ("zip(torch.randn(sum(sizes), 4).split(sizes), labels)", Verdict.INCONCLUSIVE),
+        (
+            "torch.utils.data.DataLoader(list(zip(torch.randn(sum(sizes), 4), torch.cat(labels))), "
+            "batch_sampler=torch.arange(sum(sizes)).split(sizes))",
+            Verdict.INCONCLUSIVE,
+        ),
+        ("[(padded[:n], y) for padded, n, y in zip(torch.randn(12, 9, 4), sizes, labels)]", Verdict.EQUIVALENT),
+        (
+            "torch.utils.data.DataLoader([(torch.randn(len(y), 4), y) for y in labels], batch_size=None)",
+            Verdict.EQUIVALENT,
+        ),
+    ],
+    ids=["rows of a table", "stacked by a loader", "cut from padded ones", "one each from a loader"],
+)
+def test_where_the_rows_of_a_sequence_come_from(
+    given: str, verdict: Verdict, layer: dict[str, object], tmp_path: Path
+) -> None:
+    source = SEQUENCES.format(**layer, sizes=UNEQUAL, loss=SUM, checked=False)
+    line = next(line for line in source.splitlines() if line.startswith("sequences ="))
+    made = f"sizes = {UNEQUAL}\nlabels = [torch.randint(0, 3, (n,)) for n in sizes]\nsequences = list({given})"
+    result = watch_source(source.replace(line, made), tmp_path)
+    assert result.verdict is verdict, result.reason
+
+
 def test_a_layer_that_takes_several_samples_in_turn_takes_no_single_one(tmp_path: Path) -> None:
     """Each micro-batch is a list of sequences, whose results are compared with each other."""
     source = """

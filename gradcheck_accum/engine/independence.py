@@ -63,6 +63,10 @@ UNSURE_ROWS = (
     "a layer was given all rows of each micro-batch as one sample, but their numbers are equal, as if they were "
     "samples: give it its dimension for samples"
 )
+CUT_ROWS = (
+    "a layer was given all rows of each micro-batch as one sample, but they are some rows of a larger tensor, or were "
+    "stacked by a data loader, and may be samples: give it its dimension for samples"
+)
 UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
 """Reasons that other windows may remove."""
 
@@ -139,7 +143,8 @@ class Prover:
             has_parts = is_one is not False and is_without_samples_dimension([program, *others])
             if is_one and has_parts:
                 return Proof(False, unit=SAMPLE)
-            if program.is_one_sample and may_be_groups([*others]):
+            cut = any(one.may_have_samples for one in (program, *others))
+            if program.is_one_sample and not cut and may_be_groups([*others]):
                 return Proof(False, unit=SAMPLE)
             found = self._of_items(program, others, base) or self._of_samples(
                 program, data_in(program, others), own, base
@@ -148,7 +153,7 @@ class Prover:
             if found.coupled is not False and has_parts:
                 return Proof(None, reason=UNSURE_TARGETS)
             if found.coupled and program.is_one_sample:
-                return Proof(None, reason=UNSURE_ROWS)
+                return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
             if found.coupled and _computes_with_its_data(program, others):
