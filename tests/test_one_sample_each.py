@@ -275,6 +275,26 @@ def test_a_number_that_was_computed_of_several_rows_is_no_samples(
     assert result.verdict in (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.INCONCLUSIVE), result.reason
 
 
+@pytest.mark.parametrize(
+    ("targets", "sizes", "verdict"),
+    [
+        # Computed before the run, too, it may be the mean of the targets of as many rows; unless it is of the rows.
+        ("targets = [y.mean() for y in torch.randn(sum(sizes)).split(sizes)]", EQUAL, Verdict.INCONCLUSIVE),
+        ("targets = [y.mean() for y in torch.randn(12, sizes[0])]", EQUAL, Verdict.INCONCLUSIVE),
+        ("targets = [x.mean() for x in rows]", EQUAL, Verdict.EQUIVALENT),
+        ("targets = [torch.tanh(x)[:, 0].mean() for x in rows]", EQUAL, Verdict.EQUIVALENT),
+        # Batches have equally many rows, and sets may not.
+        ("targets = [y.mean() for y in torch.randn(sum(sizes)).split(sizes)]", UNEQUAL, Verdict.EQUIVALENT),
+        # Of other rows than those of the micro-batch.
+        ("targets = [y.mean() for y in torch.randn(12, 9)]", EQUAL, Verdict.EQUIVALENT),
+    ],
+    ids=["of rows", "of items", "of its own rows", "computed of them", "of unequal numbers", "of another number"],
+)
+def test_a_number_that_was_reduced_before_the_run(targets: str, sizes: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = numbers(tmp_path, SQUARED, targets=targets, sizes=sizes)
+    assert result.verdict is verdict, result.reason
+
+
 SEQUENCES = """
 import torch
 from torch import nn

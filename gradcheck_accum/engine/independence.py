@@ -30,7 +30,12 @@ from torch import nn
 from gradcheck_accum.engine.joining import LAYOUTS, are_offsets, may_be_groups
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
-from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension, may_write_its_size
+from gradcheck_accum.engine.one_sample import (
+    has_one_target,
+    is_without_samples_dimension,
+    may_be_of_a_batch,
+    may_write_its_size,
+)
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
@@ -66,6 +71,10 @@ UNSURE_ROWS = (
 CUT_ROWS = (
     "a layer was given all rows of each micro-batch as one sample, but they are some rows of a larger tensor, or were "
     "stacked by a data loader, and may be samples: give it its dimension for samples"
+)
+OF_ROWS = (
+    "its target was reduced from as many rows as every micro-batch has, and may be the mean of its samples' targets: "
+    "compare each row with its own"
 )
 UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
 """Reasons that other windows may remove."""
@@ -141,8 +150,9 @@ class Prover:
             own = own_leaves(program, others)
             is_one = has_one_target(program, others, base.reading)
             has_parts = is_one is not False and is_without_samples_dimension([program, *others])
+            is_open = has_parts and may_be_of_a_batch(program, others)
             if is_one and has_parts:
-                return Proof(False, unit=SAMPLE)
+                return Proof(None, reason=OF_ROWS) if is_open else Proof(False, unit=SAMPLE)
             cut = any(one.may_have_samples for one in (program, *others))
             if program.is_one_sample and not cut and may_be_groups([*others]):
                 return Proof(False, unit=SAMPLE)
@@ -151,7 +161,7 @@ class Prover:
             )
             found = found if found.coupled is not None else self._of_twins(program, own, found)
             if found.coupled is not False and has_parts:
-                return Proof(None, reason=UNSURE_TARGETS)
+                return Proof(None, reason=OF_ROWS if is_open else UNSURE_TARGETS)
             if found.coupled and program.is_one_sample:
                 return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
