@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
@@ -233,6 +233,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
         read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        reader.read_counts_alike(read)
         reader.read_weights_of_terms(read)
         reader.give_one_role(read)
         readings.series[account] = tuple(read)
@@ -281,6 +282,23 @@ class _Reader:
         each = {own: self._read(own, _steps_of(own, [own], self.windows, self.steps)) for own in apart}
         right = all(is_right(own, evidence) for evidence, own in each.values())
         return {own: found for own, (_, found) in each.items()} if right else {one: reading}
+
+    def read_counts_alike(self, read: dict[Series, SeriesReading]) -> None:
+        """Read a divisor that may count either of two things as what it counts for another term of the loss."""
+        counted = {
+            one: frozenset(where for where, _ in reading.scaled_by)
+            for one, reading in read.items()
+            if len(read) > 1 and reading.kind is Reduction.SUM and reading.normalised and not reading.is_dark
+        }
+        for one, reading in [*read.items()] if counted else ():
+            others = [at for other, at in counted.items() if other is not one and other.lines == one.lines]
+            if not reading.is_dark or not others:
+                continue
+            evidence = self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))
+            evidence = replace(evidence, counted_at=frozenset[Location]().union(*others))
+            again = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
+            if is_right(again, evidence):
+                read[one] = again
 
     def give_one_role(self, read: Mapping[Series, SeriesReading]) -> None:
         """Give up a reading that is not right because a factor of the whole loss has another role for another term.
