@@ -284,7 +284,7 @@ class _Reader:
         return {own: found for own, (_, found) in each.items()} if right else {one: reading}
 
     def read_counts_alike(self, read: dict[Series, SeriesReading]) -> None:
-        """Read a divisor that may count either of two things as what it counts for another term of the loss."""
+        """Read a divisor that may count either of two things as the count that it is in another term of the loss."""
         counted = {
             one: frozenset(where for where, _ in reading.scaled_by)
             for one, reading in read.items()
