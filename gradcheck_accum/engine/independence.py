@@ -53,8 +53,8 @@ ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
 TARGETS_ALONE = "the data that its model was given is not known"
 PREPARED = (
-    "data of its loss was normalized over the rows of its micro-batch before it reached the model: to compare, "
-    "normalize the window's data as a whole, before it is split"
+    "data of its loss was normalized over the rows of its micro-batch, or computed from all of them in another way "
+    "(added up along an episode): unless they are one sample, compute it for the window as a whole, before it is split"
 )
 ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
