@@ -504,3 +504,32 @@ def test_a_sum_that_is_projected_in_some_windows_and_multiplied_by_k_is_undecide
             optimizer.step()
     assert 0 < projected < 12
     assert observation.result().verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("multiple", "verdict"),
+    [
+        (lambda window, _: 2 * K if window > 1 else 1, Verdict.INCONCLUSIVE),
+        (lambda window, _: 1.5 if window > 1 else 1, Verdict.INCONCLUSIVE),
+        (lambda _, norm: min(1.0, 0.1 / norm), Verdict.EQUIVALENT),
+        (lambda _, norm: 1.0 / norm, Verdict.EQUIVALENT),
+    ],
+)
+def test_a_multiple_that_counts_something_in_some_windows_is_undecided_and_a_limit_is_not(
+    multiple: Callable[[int, float], float], verdict: Verdict
+) -> None:
+    model = network()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.02)
+    given = batches(4 * K)
+    with observe() as observation:
+        for window in range(4):
+            total = [torch.zeros_like(p) for p in parameters]
+            for x, y in given[window * K : window * K + K]:
+                for t, g in zip(total, torch.autograd.grad(loss_of(model, x, y) / K, parameters), strict=True):
+                    t += g
+            factor = multiple(window, torch.cat([t.flatten() for t in total]).norm().item())
+            for p, t in zip(parameters, total, strict=True):
+                p.grad = t * factor
+            optimizer.step()
+    assert observation.result().verdict is verdict

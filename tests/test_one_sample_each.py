@@ -275,6 +275,26 @@ def test_a_number_that_was_computed_of_several_rows_is_no_samples(
     assert result.verdict in (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.INCONCLUSIVE), result.reason
 
 
+@pytest.mark.parametrize(
+    ("targets", "sizes", "verdict"),
+    [
+        # Computed before the run, too, it may be the mean of the targets of as many rows; unless it is of the rows.
+        ("targets = [y.mean() for y in torch.randn(sum(sizes)).split(sizes)]", EQUAL, Verdict.INCONCLUSIVE),
+        ("targets = [y.mean() for y in torch.randn(12, sizes[0])]", EQUAL, Verdict.INCONCLUSIVE),
+        ("targets = [x.mean() for x in rows]", EQUAL, Verdict.EQUIVALENT),
+        ("targets = [torch.tanh(x)[:, 0].mean() for x in rows]", EQUAL, Verdict.EQUIVALENT),
+        # Batches have equally many rows, and sets may not.
+        ("targets = [y.mean() for y in torch.randn(sum(sizes)).split(sizes)]", UNEQUAL, Verdict.EQUIVALENT),
+        # Of other rows than those of the micro-batch.
+        ("targets = [y.mean() for y in torch.randn(12, 9)]", EQUAL, Verdict.EQUIVALENT),
+    ],
+    ids=["of rows", "of items", "of its own rows", "computed of them", "of unequal numbers", "of another number"],
+)
+def test_a_number_that_was_reduced_before_the_run(targets: str, sizes: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = numbers(tmp_path, SQUARED, targets=targets, sizes=sizes)
+    assert result.verdict is verdict, result.reason
+
+
 SEQUENCES = """
 import torch
 from torch import nn
@@ -340,6 +360,34 @@ def test_what_a_layer_takes_without_a_dimension_for_samples_is_one(
 )
 def test_rows_that_may_be_samples(parts: dict[str, object], verdict: Verdict, tmp_path: Path) -> None:
     result = tagged(tmp_path, **parts)
+    assert result.verdict is verdict, result.reason
+
+
+@pytest.mark.parametrize("layer", [RECURRENT, ATTENTIVE], ids=["recurrent", "attention"])
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ("zip(torch.randn(sum(sizes), 4).split(sizes), labels)", Verdict.INCONCLUSIVE),
+        (
+            "torch.utils.data.DataLoader(list(zip(torch.randn(sum(sizes), 4), torch.cat(labels))), "
+            "batch_sampler=torch.arange(sum(sizes)).split(sizes))",
+            Verdict.INCONCLUSIVE,
+        ),
+        ("[(padded[:n], y) for padded, n, y in zip(torch.randn(12, 9, 4), sizes, labels)]", Verdict.EQUIVALENT),
+        (
+            "torch.utils.data.DataLoader([(torch.randn(len(y), 4), y) for y in labels], batch_size=None)",
+            Verdict.EQUIVALENT,
+        ),
+    ],
+    ids=["rows of a table", "stacked by a loader", "cut from padded ones", "one each from a loader"],
+)
+def test_where_the_rows_of_a_sequence_come_from(
+    given: str, verdict: Verdict, layer: dict[str, object], tmp_path: Path
+) -> None:
+    source = SEQUENCES.format(**layer, sizes=UNEQUAL, loss=SUM, checked=False)
+    line = next(line for line in source.splitlines() if line.startswith("sequences ="))
+    made = f"sizes = {UNEQUAL}\nlabels = [torch.randint(0, 3, (n,)) for n in sizes]\nsequences = list({given})"
+    result = watch_source(source.replace(line, made), tmp_path)
     assert result.verdict is verdict, result.reason
 
 

@@ -20,6 +20,7 @@ from gradcheck_accum.comparing.messages import Moved
 from gradcheck_accum.comparing.state import Gradient, State
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.steps_in_steps import make_step
 from gradcheck_accum.verify.measure.shadow_step import Chosen, copies_of, moves_by_element
 from gradcheck_accum.verify.vectors.inner_products import norm_of
 from gradcheck_accum.verify.watching.companion import AtStep
@@ -85,7 +86,7 @@ class Rehearsal:
             copied = copy.deepcopy(self.copied)
             for target, parameter, own in zip(parameters_of(copied), self.parameters, gradient, strict=True):
                 target.grad = None if own is None else self.chosen.of(parameter, own).to(target.dtype)
-            type(copied).step(copied)
+            make_step(copied)
         except Exception:
             return None
         return [parameter.detach() for parameter in parameters_of(copied)]

@@ -163,7 +163,9 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
     stale = [w for w in account.known() if w.with_fate(Fate.STALE) and w.step is not None]
     if not stale:
         return
-    window = stale[-1]
+    # Where a run or a scenario ends decides on the last step that shows it, but not on the first.
+    place = next(w.step.where for w in stale if w.step is not None)
+    window = [w for w in stale if w.step is not None and w.step.where == place][-1]
     if window.step is None:
         return
     foreign = [e for e in window.with_fate(Fate.STALE) if e.by_product is not None]

@@ -30,7 +30,12 @@ from torch import nn
 from gradcheck_accum.engine.joining import LAYOUTS, are_offsets, may_be_groups
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
-from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension, may_write_its_size
+from gradcheck_accum.engine.one_sample import (
+    has_one_target,
+    is_without_samples_dimension,
+    may_be_of_a_batch,
+    may_write_its_size,
+)
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
@@ -48,8 +53,8 @@ ONE_SAMPLE = "each of its micro-batches is one sample"
 MIXED = "some of its samples influence each other and others do not"
 TARGETS_ALONE = "the data that its model was given is not known"
 PREPARED = (
-    "data of its loss was normalized over the rows of its micro-batch before it reached the model: to compare, "
-    "normalize the window's data as a whole, before it is split"
+    "data of its loss was normalized over the rows of its micro-batch, or computed from all of them in another way "
+    "(added up along an episode): unless they are one sample, compute it for the window as a whole, before it is split"
 )
 ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
@@ -62,6 +67,14 @@ UNSURE_TARGETS = (
 UNSURE_ROWS = (
     "a layer was given all rows of each micro-batch as one sample, but their numbers are equal, as if they were "
     "samples: give it its dimension for samples"
+)
+CUT_ROWS = (
+    "a layer was given all rows of each micro-batch as one sample, but they are some rows of a larger tensor, or were "
+    "stacked by a data loader, and may be samples: give it its dimension for samples"
+)
+OF_ROWS = (
+    "its target was reduced from as many rows as every micro-batch has, and may be the mean of its samples' targets: "
+    "compare each row with its own"
 )
 UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
 """Reasons that other windows may remove."""
@@ -137,18 +150,20 @@ class Prover:
             own = own_leaves(program, others)
             is_one = has_one_target(program, others, base.reading)
             has_parts = is_one is not False and is_without_samples_dimension([program, *others])
+            is_open = has_parts and may_be_of_a_batch(program, others)
             if is_one and has_parts:
-                return Proof(False, unit=SAMPLE)
-            if program.is_one_sample and may_be_groups([*others]):
+                return Proof(None, reason=OF_ROWS) if is_open else Proof(False, unit=SAMPLE)
+            cut = any(one.may_have_samples for one in (program, *others))
+            if program.is_one_sample and not cut and may_be_groups([*others]):
                 return Proof(False, unit=SAMPLE)
             found = self._of_items(program, others, base) or self._of_samples(
                 program, data_in(program, others), own, base
             )
             found = found if found.coupled is not None else self._of_twins(program, own, found)
             if found.coupled is not False and has_parts:
-                return Proof(None, reason=UNSURE_TARGETS)
+                return Proof(None, reason=OF_ROWS if is_open else UNSURE_TARGETS)
             if found.coupled and program.is_one_sample:
-                return Proof(None, reason=UNSURE_ROWS)
+                return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
             if found.coupled and _computes_with_its_data(program, others):

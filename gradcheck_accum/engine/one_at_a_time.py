@@ -1,7 +1,8 @@
 """Layers of PyTorch that take one sample, without a dimension for samples: this is stated by the shape that they get.
 
 A recurrent layer takes ``(steps, features)`` for one sequence, a convolution ``(channels, *places)`` for one image. The
-rows of such an input are no samples, whatever a loss over them reduces.
+rows of such an input are no samples, whatever a loss over them reduces. But where they were cut out of the rows of a
+larger table, or stacked by a data loader, they may be samples that the layer was given for one.
 """
 
 from __future__ import annotations
@@ -26,3 +27,14 @@ def takes_one_sample(module: nn.Module, args: Any, kwargs: Any) -> bool:
     if given is None:
         return False
     return given.dim() == (2 if isinstance(module, _SEQUENCES) else len(module.kernel_size) + 1)
+
+
+def are_rows_of_another(tensor: torch.Tensor) -> bool:
+    """Whether numbers are some of the rows of a larger table, and not one of the items of a tensor that stacks several.
+
+    A slice keeps the dimensions of what it was taken from, and an index does not.
+    """
+    whole = tensor._base
+    if whole is None or tensor.dim() < 2 or not tensor.is_floating_point():
+        return False
+    return tensor.shape[1:] == whole.shape[1:] and len(tensor) < len(whole)

@@ -7,8 +7,10 @@ is computed from single numbers, ``(score - target) ** 2``, reduces one row if t
 mean over several rows is a number, too.
 
 The target must be data that the micro-batch alone has. A constant, or the same tensor in every micro-batch, is no
-sample's target, but may be what a whole batch is compared with. So may a number that the loop reduced from several rows
-in the micro-batch's own turn (the mean of their targets); what was computed ahead is data.
+sample's target, but may be what a whole batch is compared with. So may a number that the loop reduced from several
+rows in the micro-batch's own turn (the mean of their targets); what was computed ahead is data. Where every micro-batch
+has equally many rows, though, and the number was reduced ahead from as many that were taken out of a larger tensor,
+which no model was given, it may be the mean of their targets all the same.
 """
 
 from __future__ import annotations
@@ -54,6 +56,32 @@ def has_one_target(program: Program, others: Sequence[Program], reading: LossRea
     if any(one.is_first for one in (program, *apart)):
         own = [i for i in own if i not in program.prepared]
     return True if any(_differs(program.leaves[i], of_others[i]) for i in own) else None
+
+
+def may_be_of_a_batch(program: Program, others: Sequence[Program]) -> bool:
+    """Whether the target of what `has_one_target` takes for one sample may be reduced from the targets of its rows."""
+    every = [program, *(other for other in others if other is not program)]
+    rows = {frozenset(len(leaf) for leaf in _given(own) if leaf.dim()) for own in every}
+    return len(rows) == 1 and all(_is_reduced_from_others(own) for own in every)
+
+
+def _is_reduced_from_others(program: Program) -> bool:
+    """Whether a target was reduced from as many rows of a larger tensor as a model was given, and not from these."""
+    given = _given(program)
+    memories, rows = {leaf.data_ptr() for leaf in given}, {len(leaf) for leaf in given if leaf.dim()}
+    prepared = [how for i in _targets(program) if (how := program.prepared.get(i)) is not None]
+    apart = [how.raw for how in prepared if memories.isdisjoint(raw.data_ptr() for raw in how.raw)]
+    return any(raw.dim() and len(raw) in rows and _is_taken_out(raw) for own in apart for raw in own)
+
+
+def _is_taken_out(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an item, or some of the rows, of a larger one; a column of its rows is not."""
+    whole = tensor._base
+    return whole is not None and tensor.is_contiguous() and tensor.numel() < whole.numel()
+
+
+def _given(program: Program) -> list[torch.Tensor]:
+    return [program.leaves[i] for i in _data_among(inputs_of(program), program)]
 
 
 def _targets(program: Program) -> list[int]:

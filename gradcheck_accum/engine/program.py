@@ -59,6 +59,7 @@ class Program:
     arguments that it writes into, ``buffers`` the leaves that any step writes into. ``by_position`` says that the loop
     itself splits a batch at fixed positions, so that joined micro-batches may not be the batch that it would have made,
     ``is_one_sample`` that layers took all of it for one sample (`gradcheck_accum.engine.one_at_a_time`),
+    ``may_have_samples`` that its rows may be samples all the same,
     ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated, ``is_cached``
     that a hook computes the gradients of a loss that a module returned. ``places`` are the places that modules were
     called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules included.
@@ -78,6 +79,7 @@ class Program:
     by_position: bool
     looks_up_rows: bool
     is_one_sample: bool
+    may_have_samples: bool
     learns: bool
     is_cached: bool
     places: list[Place | None]

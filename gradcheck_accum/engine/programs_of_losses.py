@@ -13,6 +13,7 @@ from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.lent_weights import steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of
+from gradcheck_accum.engine.one_at_a_time import are_rows_of_another
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
@@ -59,6 +60,7 @@ def _program(
     produced: dict[int, Produced] = {}
     prepared: dict[int, Preparation] = {}
     in_turn: set[int] = set()
+    originals: list[torch.Tensor] = []
 
     def encode(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -71,6 +73,7 @@ def _program(
                     prepared[len(leaves)] = how
                     if preparations.is_of_this_turn(value) is not False:
                         in_turn.add(len(leaves))
+                originals.append(value)
                 if id(value) in before:
                     buffers.add(len(leaves))
                     value = before[id(value)]
@@ -97,6 +100,7 @@ def _program(
     if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
         return None
     chosen = [calls[old] for old in sorted(needed)]
+    is_one_sample = _is_one_sample(chosen)
     return Program(
         steps=steps,
         kept=[[(owner, name) for owner, name, _ in attributes[old]] for old in sorted(needed)],
@@ -109,7 +113,8 @@ def _program(
         constants=[constant for call in chosen for constant in constants_of(call)],
         by_position=any(call.looks_up_rows or parts_rows(call) for call in chosen),
         looks_up_rows=any(call.looks_up_rows for call in chosen),
-        is_one_sample=_is_one_sample(chosen),
+        is_one_sample=is_one_sample,
+        may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
         learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],

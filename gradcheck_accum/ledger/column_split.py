@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import combinations
 
 from gradcheck_accum.ledger.events import Reduction
@@ -25,10 +26,14 @@ from gradcheck_accum.ledger.roles import (
     others_have_the_like,
     over_steps,
 )
+from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import PUT_IN, is_literal
 
 _MOST_OPEN = 6
 """The largest number of columns that are tried together: no real loss is scaled in more places."""
+
+_LARGEST_RATIO = 64.0
+"""The largest ratio of two counts of a window that is looked for in a number of unknown source."""
 
 
 def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
@@ -302,7 +307,24 @@ class ColumnSplit:
                     f"what the loop puts into .grad is a multiple of {name}'s gradients that changes from window to "
                     "window, 1/K in some: whether it is due to the accumulation is unknown, so divide the losses by K"
                 )
+        for column in self.objective:
+            if _is_put_in(column) and column.whole and self._counts_in_some_full_windows(column):
+                return (
+                    f"what the loop puts into .grad is a multiple of {name}'s gradients that changes from window to "
+                    "window, and the source does not show its number: whether the large batch would have it is "
+                    "unknown, so put in the sum of the gradients, and scale .grad after that"
+                )
         return ""
+
+    def _counts_in_some_full_windows(self, column: Column) -> bool:
+        """Whether a column differs between full windows of several micro-batches, and counts something in one.
+
+        A ratio of small whole numbers does; a limit over a norm is none.
+        """
+        points, same = self.evidence.points, self.evidence.same
+        full = {column.values[i] for i, point in enumerate(points) if point.is_full and point.length > 1}
+        counts = any(_is_small_ratio(value, same) for value in full if not same(value, 1.0))
+        return counts and any(not same(value, min(full)) for value in full)
 
     def _is_steps(self, column: Column) -> bool:
         return self.evidence.matches(column, lambda point: float(point.steps) if point.steps > 1 else None)
@@ -424,6 +446,13 @@ class ColumnSplit:
             return True
         means = [c for c in unsure if is_mean_of_terms(c, evidence.points, evidence.same)]
         return len(scaling) == 1 and means == scaling
+
+
+def _is_small_ratio(value: float, same: Same) -> bool:
+    """Whether a number is a ratio of whole numbers, of which the smaller has one digit."""
+    larger = max(value, 1.0 / value) if value > 0.0 else math.inf
+    # Among greater numbers almost all are near such a ratio.
+    return larger <= _LARGEST_RATIO and same(float(Fraction(larger).limit_denominator(9)), larger)
 
 
 def _is_put_in(column: Column) -> bool:

@@ -260,11 +260,11 @@ def _note_weights(
         reading.objective[key] = own * coefficient
 
 
-def is_right(reading: SeriesReading, evidence: Evidence) -> bool:
-    """Whether every full window of a series matches its objective, according to ``reading``."""
+def is_right(reading: SeriesReading, evidence: Evidence, *, shorter: bool = False) -> bool:
+    """Whether every full window of a series, and every ``shorter`` one, matches its objective in ``reading``."""
     for own in evidence.windows():
         points = [evidence.points[i] for i in own]
-        if not any(point.is_full for point in points):
+        if not shorter and not any(point.is_full for point in points):
             continue
         shares = []
         for point in points:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Quotient, Reduction, Term, product_of
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import (
     DATA,
@@ -259,7 +260,8 @@ class Evidence:
 
     ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
     of the number that decides on a step, where the source shows one, ``lengths`` those of the lengths of the lists that
-    are windows; ``states_steps`` means that K is stated. ``quotients`` are what K is computed from.
+    are windows; ``states_steps`` means that K is stated. ``quotients`` are what K is computed from. At ``counted_at``
+    the whole loss is divided by what counts the window of another term.
     """
 
     points: Sequence[Point]
@@ -268,6 +270,7 @@ class Evidence:
     lengths: frozenset[str] = frozenset()
     states_steps: bool = False
     quotients: frozenset[Quotient] = frozenset()
+    counted_at: frozenset[Location] = frozenset()
     _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """For each point, the first that looks the same to all roles, so that equal points are evaluated once."""
 

@@ -147,7 +147,12 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
             continue
         divisors = [1.0 / (value or 1.0) for value in column.values]
         left = [c for c in columns if c is not column and c is not undone]
-        if _is_own_count(column, evidence):
+        is_either = _is_count_of_either(column, evidence)
+        counts_window = is_either and column.factors[0].where in evidence.counted_at
+        if is_either and not counts_window:
+            note = _of_either(points[0].term.name, divisors[0])
+            return Counted(Reduction.MEAN, left, True, divisors, list(divisors), is_unknown=True, notes=[note])
+        if not counts_window and _is_own_count(column, evidence):
             return Counted(Reduction.MEAN, left, True, divisors, list(divisors))
         full = _full_window_counts(column, evidence) or _intended_window_counts(column, evidence)
         if full:
@@ -218,6 +223,22 @@ def _is_own_count(column: Column, evidence: Evidence) -> bool:
         return True
     return column.source is Source.UNSEEN and all(
         _is_count(value, evidence, i, 1.0, evidence.points[i].term.units) for i, value in enumerate(column.values)
+    )
+
+
+def _is_count_of_either(column: Column, evidence: Evidence) -> bool:
+    """Whether a constant of the source is as many as the micro-batch's elements, and as the rows of its window."""
+    if not evidence.is_constant_of_source(column) or evidence.equals(column, over_own_rows):
+        return False
+    return evidence.equals(column, over_own_units) and evidence.equals(column, over_window_rows)
+
+
+def _of_either(name: str, count: float) -> str:
+    """The note on such a divisor."""
+    return (
+        f"{name} is divided by {count:.6g}, the number of each micro-batch's elements, and of its window's rows: this "
+        "makes a mean of each micro-batch, to be divided by the accumulation steps as well, or is all that a sum over "
+        "the window needs; divide by what is counted, len(x) or y.numel()"
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
@@ -233,6 +233,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
         read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        reader.read_counts_alike(read)
         reader.read_weights_of_terms(read)
         reader.give_one_role(read)
         readings.series[account] = tuple(read)
@@ -282,17 +283,36 @@ class _Reader:
         right = all(is_right(own, evidence) for evidence, own in each.values())
         return {own: found for own, (_, found) in each.items()} if right else {one: reading}
 
+    def read_counts_alike(self, read: dict[Series, SeriesReading]) -> None:
+        """Read a divisor that may count either of two things as the count that it is in another term of the loss."""
+        counted = {
+            one: frozenset(where for where, _ in reading.scaled_by)
+            for one, reading in read.items()
+            if len(read) > 1 and reading.kind is Reduction.SUM and reading.normalised and not reading.is_dark
+        }
+        for one, reading in [*read.items()] if counted else ():
+            others = [at for other, at in counted.items() if other is not one and other.lines == one.lines]
+            if not reading.is_dark or not others:
+                continue
+            evidence = self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))
+            evidence = replace(evidence, counted_at=frozenset[Location]().union(*others))
+            again = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
+            if is_right(again, evidence):
+                read[one] = again
+
     def give_one_role(self, read: Mapping[Series, SeriesReading]) -> None:
         """Give up a reading that is not right because a factor of the whole loss has another role for another term.
 
-        A count of one term's units is no evidence on whether the others are scaled.
+        A count of one term's units is no evidence on whether the others are scaled. Where short windows are not right
+        either, what they lack rests on that role as well.
         """
         if len(read) < 2:
             return
 
         @cache
         def right(one: Series) -> bool:
-            return is_right(read[one], self._evidence(one, _steps_of(one, [*read], self.windows, self.steps)))
+            own = self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))
+            return is_right(read[one], own, shorter=True)
 
         for one, reading in read.items():
             others = [other for other in read if other is not one and other.lines == one.lines]
@@ -303,8 +323,9 @@ class _Reader:
                 if both and right(other):
                     shared |= both
             if shared and not right(one):
-                first = min((where for where, *_ in shared), key=lambda each: (each.path, each.line, each.column))
-                reading.give_up(_of_two_roles(one, others, first))
+                first = min(shared, key=lambda each: (each[0].path, each[0].line, each[0].column))
+                scaled = [other for other in others if first in read[other].scaled_by]
+                reading.give_up(_of_two_roles(one, scaled, first[0]))
 
     def read_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
         """Read a term's own division by a number of K that is not the one of the whole loss as its weight."""

@@ -9,6 +9,7 @@ from labelled_loops import LabelledLoop, labelled_loops
 from loops_with_places import codes_in
 from watching import watch_source
 
+from gradcheck_accum.lint import lint_source
 from gradcheck_accum.lint.examination.examine import ledgers_of
 from gradcheck_accum.results.verdict import Verdict
 
@@ -681,3 +682,94 @@ for x, y in loader:
 """
     # Two losses of unlike kinds, divided by K: windows of three that are divided by two.
     assert judged(body, tmp_path, count=6) == (Verdict.DEVIATES, {"GA302"}, {"GA302"})
+
+
+NEVER_CLEARED = """\
+scaler = torch.amp.GradScaler("cpu", init_scale={scale})
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / K
+        scaler.scale(loss).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()  # the first that uses what was left is in its second turn
+    if len(loader) % K:
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("scale", [64.0, 2.0**96])
+def test_gradients_that_are_never_cleared_are_reported_where_a_step_first_uses_them(
+    scale: float, tmp_path: Path
+) -> None:
+    # With the second scale, the squares of the first gradients overflow already.
+    source = HEAD.format(count=5) + NEVER_CLEARED.format(scale=scale)
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "the first that uses" in text)
+    result = watch_source(source, tmp_path)
+    assert len(result.windows) == 6
+    assert result.verdict is not Verdict.EQUIVALENT
+    assert [d.where.line for d in result.diagnosis if d.mistake.code == "GA203"] == [line]
+    assert [f.where.line for f in lint_source(source, "train.py") if f.mistake.code == "GA203"] == [line]
+
+
+SUM_AND_PENALTY = """\
+criterion = nn.CrossEntropyLoss(reduction="sum")
+loader = [(torch.randn(n, 4), torch.randint(0, 3, (n,))) for n in {rows}]
+for start in range(0, len(loader), K):
+    window = loader[start:start + K]
+    for x, y in window:
+        raw = criterion(model(x), y) + 0.1 * sum(p.pow(2).sum() for p in model.parameters())
+        loss = raw / sum(len(t) for _, t in window)
+        loss = loss{second}
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("second", "codes"), [(" / K", ["GA102"]), ("", [])])
+@pytest.mark.parametrize("rows", ["(3, 2, 4, 3, 1)", "(3, 2, 4, 3)"])
+def test_a_penalty_that_is_divided_by_the_units_of_a_sum_shows_no_remainder(
+    rows: str, second: str, codes: list[str], tmp_path: Path
+) -> None:
+    result = watch_source(HEAD.format(count=1) + SUM_AND_PENALTY.format(rows=rows, second=second), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert result.verdict is Verdict.INCONCLUSIVE
+
+
+TWO_SUMS = """\
+ROWS = {number}
+decoder, encoder = nn.Linear(4, 12), nn.Linear(12, 4)
+weights = [*decoder.parameters(), *encoder.parameters()]
+optimizer = torch.optim.SGD(weights, lr=0.01)
+done = 0
+for x in torch.randn(48, 12).split(6):
+    code = encoder(x)
+    mu, spread = code.chunk(2, dim=1)
+    fit = nn.functional.mse_loss(decoder(code), x, reduction="sum")
+    cost = 0.3 * torch.sum(mu.square() + spread.exp() - spread)
+    (({loss}) / ROWS).backward()
+    done += len(x)
+    if done % 12 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "number", "verdict"),
+    [
+        # 6 rows of 2 numbers each, and 12 rows in a window: the other term, of 12 numbers in each row, shows which.
+        ("fit + cost", 12, Verdict.EQUIVALENT),
+        ("cost", 12, Verdict.INCONCLUSIVE),
+        ("fit", 12, Verdict.EQUIVALENT),
+        # By each micro-batch's rows, both are twice too large.
+        ("fit + cost", 6, Verdict.DEVIATES),
+    ],
+)
+def test_a_constant_that_is_a_micro_batchs_numbers_and_its_windows_rows(
+    loss: str, number: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    source = HEAD.format(count=1) + TWO_SUMS.format(loss=loss, number=number)
+    result = watch_source(source, tmp_path)
+    assert result.verdict is verdict, result.reason
+    assert bool(result.diagnosis) == (verdict is Verdict.DEVIATES)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import default_collate
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradcheck_accum.engine.memory import is_plain
@@ -25,11 +26,15 @@ DataOfCall = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """What data loaders yielded between two backwards: the number of batches of each, and the loader of each tensor."""
+    """What data loaders yielded between two backwards: the number of batches of each, and the loader of each tensor.
+
+    ``stacked`` are the places of those tensors that a loader has stacked of samples.
+    """
 
     number: int
     batches: Counter[int] = field(default_factory=Counter)
     loader_of: dict[Hashable, int] = field(default_factory=dict)
+    stacked: set[Hashable] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -75,8 +80,12 @@ class GivenData:
         if self._has_run:
             self._draw, self._has_run = Draw(self._draw.number + 1), False
         self._draw.batches[id(loader)] += 1
+        # What yields is the loader's iterator.
+        stacks = loader._auto_collation and loader._collate_fn is default_collate
         for tensor in tensors_in(batch):
             place = _place(tensor, tensor._version)
+            if stacks:
+                self._draw.stacked.add(place)
             self._draw.loader_of[self._number(tensor)] = self._draw.loader_of[place] = id(loader)
 
     def note(self, args: Any, kwargs: Any) -> None:
@@ -90,6 +99,10 @@ class GivenData:
     def take(self, program: Program | None) -> Given:
         """The data of a backward that has run, from its program where there is one."""
         self._has_run = True
+        if program is not None and program.is_one_sample and self._draw.stacked:
+            own = zip(program.leaves, program.versions, strict=True)
+            stacked = any(_place(leaf, version) in self._draw.stacked for leaf, version in own)
+            program.may_have_samples = program.may_have_samples or stacked
         given = Given(frozenset(self._calls) if program is None else program, self._draw)
         self._calls.clear()
         return given

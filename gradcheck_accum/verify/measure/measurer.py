@@ -379,7 +379,7 @@ def _agrees(
     parameters: Sequence[torch.Tensor],
     expected: ExpectedWeights,
 ) -> bool:
-    """Whether the replay equals the sum of the micro-batches' gradients, as far as their weights are known."""
+    """Whether the replay equals the sum of the micro-batches' gradients, as far as weights and norms are known."""
     corrections, scales = expected.corrections, expected.of_replay(again)
     if corrections is None or scales is None:
         return True
@@ -387,6 +387,9 @@ def _agrees(
     reference = [(weight, vectors[index]) for index, weight in weights.items()]
     difference = combination([*zip(scales, replayed, strict=True), *((-weight, part) for weight, part in reference)])
     contributions = [abs(corrections[i]) * measured.own_norms[i] for i in again.records]
+    if not math.isfinite(math.fsum(contributions)):
+        # What has overflowed shows no difference; the window is not judged by it.
+        return True
     if measured.sketched:
         total = float(torch.linalg.vector_norm(joined(combination(reference), parameters)))
         distance = sketched_norm(float(torch.linalg.vector_norm(joined(difference, parameters)))).low

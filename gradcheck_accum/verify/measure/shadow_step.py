@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.engine.rank_local import is_sharded
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Update
+from gradcheck_accum.verify.book.steps_in_steps import make_step
 from gradcheck_accum.verify.vectors.inner_products import Vector, dense, numbers
 from gradcheck_accum.verify.vectors.sharded import own_part
 
@@ -100,7 +101,7 @@ class ShadowStep:
     def finish(self) -> Update | None:
         """Step the copy, after the real step; None where it cannot."""
         try:
-            type(self._copied).step(self._copied)
+            make_step(self._copied)
         except Exception:
             # A step that needs more than gradients (a closure, a wrapper's state) is not compared.
             return None

@@ -17,6 +17,7 @@ from gradcheck_accum.engine.reference import SHARDED, ReferenceEngine
 from gradcheck_accum.verify.book.clips import BY_HAND, clipped
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured
+from gradcheck_accum.verify.book.steps_in_steps import make_step
 from gradcheck_accum.verify.measure.expected_weights import ExpectedWeights
 from gradcheck_accum.verify.measure.measurer import Measurer
 from gradcheck_accum.verify.vectors.inner_products import Vector, combination, norm_of
@@ -69,7 +70,7 @@ class Trajectory:
         for group, real in zip(twin.param_groups, optimizer.param_groups, strict=False):
             group.update({key: value for key, value in real.items() if key != "params"})
         try:
-            type(twin).step(twin)
+            make_step(twin)
         except Exception as error:
             # A step that needs more than gradients must not end the loop's own run.
             self.lost = f"the copy of the optimizer cannot step independently ({type(error).__name__})"

@@ -29,6 +29,7 @@ from torch.utils.data import dataloader
 from gradcheck_accum.engine.checkpoints import instead_of_checkpoints
 from gradcheck_accum.engine.transformed import is_in_grad_alone
 from gradcheck_accum.verify.book.parameters import parameters_of, with_subclasses
+from gradcheck_accum.verify.book.steps_in_steps import calls_step_of_pytorch
 from gradcheck_accum.verify.stack import without_us
 from gradcheck_accum.verify.watching.observer import Observer
 from gradcheck_accum.verify.watching.subprocesses import may_train, runs_python
@@ -241,7 +242,12 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
         asleep = observer.run.attention.asleep
         if not asleep:
             observer.notice_threads()
+        base = calls_step_of_pytorch(type(optimizer))
+        if base is not None:
+            _patch_step_of_base(base, before, after, observer, stack)
         observer.tell(observer.steps.before, optimizer, callable(closure))
+        if observer.steps.is_in_step_of_own_class(optimizer):
+            return None
         if not callable(closure):
             if not asleep:
                 observer.step_begins(optimizer)
@@ -261,6 +267,41 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
 
     stack.callback(register_optimizer_step_pre_hook(before).remove)
     stack.callback(register_optimizer_step_post_hook(after).remove)
+
+
+def _patch_step_of_base(
+    base: type[Optimizer],
+    before: Callable[[Optimizer, Any, Any], Any],
+    after: Callable[[Optimizer, Any, Any], None],
+    observer: Observer,
+    stack: ExitStack,
+) -> None:
+    """Call hooks at the step of a class of PyTorch that is called in a derived class's.
+
+    PyTorch calls them only if it has made an optimizer of this very class.
+    """
+    original = base.__dict__["step"]
+    if hasattr(original, "hooked"):
+        return
+
+    @functools.wraps(original)
+    def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if observer.idle or not observer.steps.is_in_step_of_own_class(optimizer):
+            return original(optimizer, *args, **kwargs)
+        watched, named = before(optimizer, (optimizer, *args), kwargs) or ((optimizer, *args), kwargs)
+        result = original(*watched, **named)
+        after(optimizer, watched, named)
+        return result
+
+    def restore() -> None:
+        # PyTorch replaces it by one with hooks when the first optimizer of this very class is made.
+        if base.__dict__["step"] is step:
+            base.step = original  # type: ignore[method-assign]
+
+    step.hooked = False  # type: ignore[attr-defined]
+    base.step = step  # type: ignore[method-assign,assignment]
+    stack.callback(_let_go, step)
+    stack.callback(restore)
 
 
 def _patch_clips(observer: Observer, stack: ExitStack) -> None:

@@ -13,6 +13,7 @@ from gradcheck_accum.verify.book.gradient_book import is_cleared
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
+from gradcheck_accum.verify.book.steps_in_steps import calls_step_of_pytorch
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
@@ -73,11 +74,17 @@ class Steps:
         """How many backwards had begun when it was."""
         self._inner: set[int] = set()
         """Optimizers whose step is a part of another's."""
+        self._outer: dict[int, Location] = {}
+        """Optimizers whose class has a ``step`` of its own under way, which is to call that of PyTorch's class."""
+        self._until_inner: set[int] = set()
+        """Those of them in which that of PyTorch's class is not under way."""
         self._closure_calls: dict[int, int] = {}
 
     def restart(self) -> None:
         """Forget a scaler's step that was under way while the loop was not watched, and has ended since."""
         self._scaler_step.clear()
+        self._outer.clear()
+        self._until_inner.clear()
 
     def before_scaler(self) -> None:
         """``scaler.step`` is entered, which may look for inf in gradients by writing into them."""
@@ -100,7 +107,16 @@ class Steps:
             self._awaited.unscaled.discard(id(optimizer))
 
     def before(self, optimizer: Optimizer, with_closure: bool) -> None:
-        """``optimizer.step`` is entered, the weights still those of the window's start."""
+        """``optimizer.step`` is entered, the weights still those of the window's start.
+
+        Where a class of the script's own calls the step of PyTorch's class, that is the step: what is done to gradients
+        before it is done by hand.
+        """
+        if id(optimizer) not in self._outer and calls_step_of_pytorch(type(optimizer)):
+            self._outer[id(optimizer)] = user_location()
+            self._until_inner.add(id(optimizer))
+            return
+        self._until_inner.discard(id(optimizer))
         if with_closure:
             # What the step uses is complete when its closure has run.
             self._closure_calls[id(optimizer)] = 0
@@ -128,7 +144,7 @@ class Steps:
 
     def _begin(self, optimizer: Optimizer) -> None:
         self._arrivals.adopt(optimizer)
-        where = user_location()
+        where = self._place_of(optimizer)
         if not self._changes.notice(where, is_whole=True) and self._pending is not None:
             own = frozenset(id(p) for p in parameters_of(optimizer))
             if own < self._pending_parameters():
@@ -169,6 +185,10 @@ class Steps:
         self._stepping = frozenset(id(p) for p in parameters_of(optimizer))
         self._begun_at = self._backwards.begun
         self._uses.step_begins(is_pytorchs=type(optimizer).step.__module__.startswith("torch.optim."))
+
+    def is_in_step_of_own_class(self, optimizer: Optimizer) -> bool:
+        """Whether the ``step`` of a class of the script's own is under way, and not yet that of PyTorch's class."""
+        return id(optimizer) in self._until_inner
 
     def about_to_clear(self, cleared: Collection[int]) -> None:
         """The gradients of the parameters ``cleared`` are about to be: where the loop has used them, it has stepped.
@@ -257,7 +277,7 @@ class Steps:
         scaled = bool(self._scaler_step) or skipped
         window = self._awaited.of(optimizer)
         return Step(
-            where=user_location(),
+            where=self._place_of(optimizer),
             optimizer=name,
             stores=stores,
             accumulation_steps=self.accumulation_steps,
@@ -267,6 +287,10 @@ class Steps:
             again=self._closure_calls.get(id(optimizer), 0) > 1,
         )
 
+    def _place_of(self, optimizer: Optimizer) -> Location:
+        """Where the loop calls the step that is about to be made."""
+        return self._outer.get(id(optimizer)) or user_location()
+
     def _take_back(self) -> None:
         """The pending step was not a real one."""
         if self._pending is not None:
@@ -275,6 +299,16 @@ class Steps:
 
     def after(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned. Raises SeenEnough where no more are wanted."""
+        if id(optimizer) in self._until_inner:
+            # That of the script's own class: what it has done since PyTorch's step matters no more.
+            self._until_inner.discard(id(optimizer))
+            del self._outer[id(optimizer)]
+            if self._scaler_step:
+                # If PyTorch's was not called, this was not the scaler's doing.
+                self._scaler_step[-1] = True
+            return
+        if id(optimizer) in self._outer:
+            self._until_inner.add(id(optimizer))
         called = self._closure_calls.pop(id(optimizer), 1)
         if id(optimizer) in self._inner:
             self._inner.discard(id(optimizer))
