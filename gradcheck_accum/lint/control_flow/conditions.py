@@ -169,7 +169,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     # continues. Clearing the gradients on the way out is part of giving up.
     guards = (
         (run.loops.depth > 0 or _goes_on(body))
-        and _skips(body)
+        and (_skips(body) or (not orelse and run.reach.ends_loop(body)))
         and (not orelse or isinstance(body[-1], (syntax.Break, syntax.Continue)))
         and not run.reach.backward_in(body)
         and not run.reach.steps(body)
@@ -289,7 +289,7 @@ def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, bod
     training is, and not that the data end before. A guard between passes ends none.
     """
     is_only_pass = run.loops.depth == run.loops.passes == run.recorder.passes == 1
-    if not is_only_pass or not isinstance(body[-1], (syntax.Break, syntax.Return)):
+    if not is_only_pass or not run.reach.ends_loop(body):
         return False
     asked = run.recorder.ends.get(_end_of_training(run, test, scope), {})
     counts = list(asked.values())

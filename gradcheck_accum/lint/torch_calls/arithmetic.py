@@ -135,7 +135,8 @@ def of_numbers(op: Operator, left: Num, right: Num) -> Any:
     origins = right.origins if inverse else v.computed_from(left, right)
     remains = op is Operator.SUB and not left.tags.isdisjoint({v.LENGTH, v.TOTAL})
     tags = result.tags | {v.REMAINS} if remains else result.tags - {v.REMAINS}
-    return bounded(Num(result.value, tags, origins))
+    coefficient = op is Operator.MULT and is_literal(left.origins) != is_literal(right.origins)
+    return bounded(Num(result.value, tags, origins, (left, right) if coefficient else ()))
 
 
 def _computed(op: Operator, left: Num, right: Num) -> Num | None:
@@ -241,6 +242,11 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
     made from it is unknown.
     """
+    if operation is Operation.DIVIDE and isinstance(other, Num) and other.multiplied:
+        # By each of the numbers that a product is made of: the coefficient is not K's, nor K the objective's.
+        for number in other.multiplied:
+            tensor = scaled(run, tensor, number, operation)
+        return tensor
     if operation is Operation.DIVIDE and is_own_count(run, other):
         mean = mean_over(tensor)
         if mean is not None:
