@@ -57,7 +57,7 @@ def trace_of(record: Recorder) -> Trace:
 def _events(record: Recorder, one: Recorded, stores: Stores, everything: frozenset[str]) -> Sequence[Event]:
     """What one thing that the loop did comes to."""
     reached = stores.reached_by(one, everything)
-    if one.kind in _TO_A_WHOLE and is_a_part(one, everything):
+    if one.kind in _TO_A_WHOLE and is_a_part(one, everything, stores.owned):
         return [Opaque(where=one.where, stores=everything, reason=Reason("which gradients of a model change"))]
     if one.kind == "move":
         return _move(record, one, reached)

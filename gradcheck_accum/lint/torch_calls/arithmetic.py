@@ -13,7 +13,7 @@ from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, names_size
 from gradcheck_accum.lint.program.names import COUNTS_OR_SCALES
 from gradcheck_accum.lint.state import values as v
-from gradcheck_accum.lint.state.bindings import bind, bind_steps
+from gradcheck_accum.lint.state.bindings import bind, bind_steps, end_of_range
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded
 from gradcheck_accum.lint.syntax import Operator
@@ -59,6 +59,8 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     if isinstance(left, Num) and op in (Operator.MOD, Operator.FLOORDIV) and (left.tags or run.in_training):
         # Of a setting divided by another (total_batch // batch) neither is K: what comes of it may be.
         right = bind_steps(run, right)
+    if op is Operator.SUB and isinstance(right, Num):
+        left = end_of_range(run, left)
     if isinstance(left, Num) and isinstance(right, Num):
         return of_numbers(op, left, right)
     if isinstance(left, bool) or isinstance(right, bool):
