@@ -73,6 +73,10 @@ class Stores:
             return everything
         return _reached(everything, owner)
 
+    def named(self, models: frozenset[str]) -> frozenset[str]:
+        """The stores of these models, where it is known whose each one is."""
+        return frozenset() if self.is_team or self.by_phase else _reached(self.everything, models)
+
 
 def _reached(stores: frozenset[str], sources: frozenset[str]) -> frozenset[str]:
     """Those of the stores that what happens to the sources happens to."""

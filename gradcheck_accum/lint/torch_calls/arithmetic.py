@@ -163,7 +163,8 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
             parts = (*left.parts, *right.parts)
             if len(parts) > _MOST_PARTS:
                 return replace(left, parts=left.parts[:1]).scaled(Factor(None))
-            return Tensor(_weighed(parts), left.models | right.models, left.grad_scaled or right.grad_scaled)
+            grad_scaled, cut_off = left.grad_scaled or right.grad_scaled, left.cut_off | right.cut_off
+            return Tensor(_weighed(parts), left.models | right.models, grad_scaled, cut_off=cut_off)
         if left.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
         return _product(run, op, left, right)
@@ -244,8 +245,8 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
     made from it is unknown.
     """
-    if operation is Operation.DIVIDE and isinstance(other, Num) and other.multiplied:
-        # By each of the numbers that a product is made of: the coefficient is not K's, nor K the objective's.
+    if operation is Operation.DIVIDE and isinstance(other, Num) and _counts_terms(tensor, other):
+        # The mean of the terms, divided by what else there is: how many terms there are is not K's.
         for number in other.multiplied:
             tensor = scaled(run, tensor, number, operation)
         return tensor
@@ -275,6 +276,12 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
+
+
+def _counts_terms(tensor: Tensor, product: Num) -> bool:
+    """Whether a product has the number of a loss's terms written in it: ``(real + fake) / (2 * K)``."""
+    terms = len(tensor.parts)
+    return terms > 1 and any(is_literal(one.origins) and one.value == terms for one in product.multiplied)
 
 
 def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Tensor:

@@ -29,6 +29,8 @@ UNITS = "units"
 """Tag of a number that counts the units of one micro-batch."""
 WHOLE = "whole"
 """Tag of the size of a batch that was not cut out of another: no micro-batch's, where micro-batches are."""
+COUNTED_OUT = "counted out"
+"""Tag of the number of rows that a choice leaves of data whose rows the source shows."""
 ASSUMED = "assumed"
 """Tag of a length that the source does not show, and of what was computed from it."""
 
