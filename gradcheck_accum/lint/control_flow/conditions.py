@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.refusals import gives_up, heed
+from gradcheck_accum.lint.control_flow.refusals import gives_up, heed, rests_on_a_guess
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.state import State
@@ -191,7 +191,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         _note_end(run, test, scope)
         if _ends_the_only_pass(run, test, scope, body):
             run.knowledge.forget_remainders()
-    if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
+    gives = refuses and truth is not None and gives_up(body if truth else orelse)
+    if truth is not None and not (gives and (heed(run, test, scope) or rests_on_a_guess(run, test, scope))):
         return truth
     if guards:
         _note_end(run, test, scope)
