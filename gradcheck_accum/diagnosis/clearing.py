@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, plural
@@ -100,7 +101,7 @@ def _clears_every_batch(window: Window) -> bool:
     """Whether a window was cleared as often as it ran micro-batches, or between every two of several."""
     # Two clearings with no backward between them, one after a step and one where the next window begins, are one.
     acts = [type(event) for event in window.events if isinstance(event, (ZeroGrad, Backward))]
-    zeros = sum(act is ZeroGrad and before is not ZeroGrad for act, before in zip(acts, [Backward, *acts], strict=False))
+    zeros = sum(act is ZeroGrad for act, _ in itertools.groupby(acts))
     # The clearing after the last micro-batch, if there is one, comes when the step has closed the window.
     spared = 1 if window.micro_batches > 2 else 0
     return window.micro_batches > 1 and zeros >= window.micro_batches - spared

@@ -223,7 +223,7 @@ class Reach:
         match body[-1] if body else None:
             case syntax.Break() | syntax.Return():
                 return True
-            case syntax.Assign(targets=(syntax.Name() | syntax.Attribute() as flag,), value=syntax.Constant(value=True)):
+            case syntax.Assign(targets=(flag,), value=syntax.Constant(value=True)):
                 return text_of(flag) in self._flags
         return False
 

@@ -335,8 +335,8 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
         return v.Loader()
     known = v.UNITS not in size.tags
     if rows is None or not known:
-        whole = _is_counted_out(run, dataset if sampler is None else sampler)
-        return v.Loader(rows=size.value, whole=whole, dataset=dataset.name if isinstance(dataset, Symbol) else "")
+        name = dataset.name if isinstance(dataset, Symbol) else ""
+        return v.Loader(rows=size.value, whole=_is_counted_out(run, sampler or dataset), dataset=name)
     whole, left = divmod(rows, size.value)
     ends_short = left > 0 and options.get("drop_last") is not True
     return v.Loader(whole + ends_short, size.value, last_rows=left if ends_short else size.value)
