@@ -345,3 +345,17 @@ for i, batch in enumerate(batches):
 @pytest.mark.parametrize("loop", LOOPS, ids=str)
 def test_sizes_that_the_source_shows(loop: LabelledLoop) -> None:
     assert codes_in(HEAD + loop.source) == loop.codes
+
+
+@pytest.mark.parametrize(("divisor", "is_off"), [("len(x)", False), ("(K + 1)", True)])
+def test_as_many_rows_as_one_more_than_k_are_no_window_off_by_one(divisor: str, is_off: bool) -> None:
+    loop = f"""\
+K = 4
+loader = DataLoader(TensorDataset(torch.randn(60, 3), torch.randn(60, 1)), batch_size=5)
+for i, (x, y) in enumerate(loader):
+    (F.mse_loss(model(x), y) / {divisor}).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert ("GA302" in codes_in(HEAD + loop)) == is_off

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, plural
 from gradcheck_accum.diagnosis.assumed_numbers import counts_windows
-from gradcheck_accum.ledger.events import Cause, Opaque, Step, ZeroGrad
+from gradcheck_accum.ledger.events import Backward, Cause, Opaque, Step, ZeroGrad
 from gradcheck_accum.ledger.windows import ByProduct, Entry, Fate, Window
 from gradcheck_accum.wording import message
 
@@ -98,7 +99,9 @@ def _shows_when_it_clears(account: Account, window: Window) -> bool:
 
 def _clears_every_batch(window: Window) -> bool:
     """Whether a window was cleared as often as it ran micro-batches, or between every two of several."""
-    zeros = sum(isinstance(event, ZeroGrad) for event in window.events)
+    # Two clearings with no backward between them, one after a step and one where the next window begins, are one.
+    acts = [type(event) for event in window.events if isinstance(event, (ZeroGrad, Backward))]
+    zeros = sum(act is ZeroGrad for act, _ in itertools.groupby(acts))
     # The clearing after the last micro-batch, if there is one, comes when the step has closed the window.
     spared = 1 if window.micro_batches > 2 else 0
     return window.micro_batches > 1 and zeros >= window.micro_batches - spared

@@ -19,6 +19,7 @@ from gradcheck_accum.diagnosis.assumed_numbers import if_any_is_left_over, says_
 from gradcheck_accum.diagnosis.clearing import clears_every_batch
 from gradcheck_accum.ledger.events import Reduction, Step
 from gradcheck_accum.ledger.passes import KnownBy
+from gradcheck_accum.ledger.stated_names import names_size, names_steps
 from gradcheck_accum.ledger.windows import Fate, Window
 
 
@@ -192,6 +193,9 @@ def _judge_divisor(account: Account, shares: Shares) -> Iterator[Diagnosis]:
     if account.same(divisor, float(shares.length + account.ledger.skipped(window))):
         # What was counted and never ran makes it short.
         return
+    if _is_a_size(account, window, divisor):
+        # What happens to be one more or one less than K counts the rows of a batch.
+        return
     near = any(account.same(divisor, float(d)) for d in (shares.length - 1, shares.length + 1) if d > 1)
     if near and window.step.accumulation_steps in (None, round(divisor)):
         yield diagnosis(
@@ -202,6 +206,13 @@ def _judge_divisor(account: Account, shares: Shares) -> Iterator[Diagnosis]:
             "use the same K in the boundary test and as the divisor",
             window,
         )
+
+
+def _is_a_size(account: Account, window: Window, divisor: float) -> bool:
+    """Whether the losses of a window are divided by this number as the size of a batch, by where the source has it."""
+    factors = [factor for entry in window.fresh() for term in entry.backward.terms for factor in term.factors]
+    dividing = [f for f in factors if f.value and account.same(f.value * divisor, 1.0)]
+    return bool(dividing) and all(names_size(f.origins) and not names_steps(f.origins) for f in dividing)
 
 
 def _is_right(account: Account, window: Window) -> bool:

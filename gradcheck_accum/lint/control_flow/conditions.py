@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.refusals import gives_up, heed
+from gradcheck_accum.lint.control_flow.refusals import gives_up, heed, rests_on_a_guess
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.state import State
@@ -169,7 +169,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     # continues. Clearing the gradients on the way out is part of giving up.
     guards = (
         (run.loops.depth > 0 or _goes_on(body))
-        and _skips(body)
+        and (_skips(body) or (not orelse and run.reach.ends_loop(body)))
         and (not orelse or isinstance(body[-1], (syntax.Break, syntax.Continue)))
         and not run.reach.backward_in(body)
         and not run.reach.steps(body)
@@ -191,7 +191,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         _note_end(run, test, scope)
         if _ends_the_only_pass(run, test, scope, body):
             run.knowledge.forget_remainders()
-    if truth is not None and not (refuses and gives_up(body if truth else orelse) and heed(run, test, scope)):
+    gives = refuses and truth is not None and gives_up(body if truth else orelse)
+    if truth is not None and not (gives and (heed(run, test, scope) or rests_on_a_guess(run, test, scope))):
         return truth
     if guards:
         _note_end(run, test, scope)
@@ -292,7 +293,7 @@ def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, bod
     training is, and not that the data end before. A guard between passes ends none.
     """
     is_only_pass = run.loops.depth == run.loops.passes == run.recorder.passes == 1
-    if not is_only_pass or not isinstance(body[-1], (syntax.Break, syntax.Return)):
+    if not is_only_pass or not run.reach.ends_loop(body):
         return False
     asked = run.recorder.ends.get(_end_of_training(run, test, scope), {})
     counts = list(asked.values())

@@ -39,6 +39,12 @@ def heed(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
     return asks
 
 
+def rests_on_a_guess(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a test asks for a length that the source does not show: the number assumed for it refuses nothing."""
+    sides = [side for node in walk(test) if isinstance(node, syntax.Compare) for side in (node.left, *node.comparators)]
+    return any(_is_open_length(value) for side in sides for value in _leaves(run, side, scope))
+
+
 def _asks_for_whole_windows(run: State, node: syntax.Node, scope: v.Scope) -> bool:
     """Whether an expression is the remainder of a length that the source does not show, split into windows."""
     if not (isinstance(node, syntax.BinOp) and node.op is Operator.MOD):

@@ -20,6 +20,8 @@ from gradcheck_accum.lint.state.recorder import Recorded
 from gradcheck_accum.lint.state.values import Optimizer, is_member, is_part, reaches, whole_of
 
 _ONE_STORE = "the model"
+_WRAPPED = ".module"
+"""What a wrapper for several devices calls the whole of the model in it."""
 _OF_ALL = frozenset({"zero", "opaque"})
 """What happens to the gradients of all phases, whichever is under way."""
 
@@ -30,11 +32,13 @@ class Stores:
 
     ``is_team`` says that it is not known whose parameters each of them owns, but that all of them act together.
     ``by_phase`` has the store of each thing that was done while only one of them was at work, by its identity.
+    ``owned`` are the models that they were given the parameters of, as far as that is known.
     """
 
     by_optimizer: Mapping[int, frozenset[str]]
     is_team: bool
     by_phase: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    owned: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, record: list[Recorded]) -> Stores:
@@ -48,9 +52,10 @@ class Stores:
         elif not (_tells_members_apart(record, stores) or _step_together(record, optimizers)):
             stores = dict.fromkeys(stores, frozenset[str]())
         phases = _phases(record) if any(not own for own in stores.values()) else {}
+        owned = frozenset[str]().union(*(optimizer.sources or () for optimizer in optimizers))
         if phases:
-            return cls({id(one): frozenset({one.name}) for one in optimizers}, is_team=False, by_phase=phases)
-        return cls(stores, is_team)
+            stores, is_team = {id(one): frozenset({one.name}) for one in optimizers}, False
+        return cls(stores, is_team, phases, owned)
 
     @property
     def everything(self) -> frozenset[str]:
@@ -67,6 +72,10 @@ class Stores:
         if len(everything) <= 1 or owner is None or self.is_team:
             return everything
         return _reached(everything, owner)
+
+    def named(self, models: frozenset[str]) -> frozenset[str]:
+        """The stores of these models, where it is known whose each one is."""
+        return frozenset() if self.is_team or self.by_phase else _reached(self.everything, models)
 
 
 def _reached(stores: frozenset[str], sources: frozenset[str]) -> frozenset[str]:
@@ -170,10 +179,15 @@ def _steppers(record: list[Recorded]) -> list[str]:
     return [one.owner.name for one in record if one.kind == "step" and isinstance(one.owner, Optimizer)]
 
 
-def is_a_part(one: Recorded, everything: frozenset[str]) -> bool:
-    """Whether something was done to some parameters of a model of which no optimizer owns just those."""
+def is_a_part(one: Recorded, everything: frozenset[str], owned: frozenset[str]) -> bool:
+    """Whether something was done to some parameters of a model of which no optimizer owns just those.
+
+    ``owned`` are the models whose parameters the optimizers were given: of one of them that may be a member, which they
+    own together with all others.
+    """
     owner = one.owner if isinstance(one.owner, frozenset) else frozenset()
-    return any(whole_of(source) != source and source not in everything for source in owner)
+    others = [source for source in owner if source not in everything and source.removesuffix(_WRAPPED) not in owned]
+    return any(whole_of(source) != source or any(is_member(source, model) for model in owned) for source in others)
 
 
 def doubt(events: list[Event], stores: Stores) -> str:

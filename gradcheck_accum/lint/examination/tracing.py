@@ -57,7 +57,7 @@ def trace_of(record: Recorder) -> Trace:
 def _events(record: Recorder, one: Recorded, stores: Stores, everything: frozenset[str]) -> Sequence[Event]:
     """What one thing that the loop did comes to."""
     reached = stores.reached_by(one, everything)
-    if one.kind in _TO_A_WHOLE and is_a_part(one, everything):
+    if one.kind in _TO_A_WHOLE and is_a_part(one, everything, stores.owned):
         return [Opaque(where=one.where, stores=everything, reason=Reason("which gradients of a model change"))]
     if one.kind == "move":
         return _move(record, one, reached)
@@ -66,6 +66,9 @@ def _events(record: Recorder, one: Recorded, stores: Stores, everything: frozens
     if one.kind == "backward" and not reached:
         # No optimizer's model is among those that the loss came from: the flow was lost on the way.
         return [Opaque(where=one.where, stores=everything, reason=Reason("which models a loss reaches"))]
+    if one.kind == "backward":
+        cut_off = stores.named(one.details["cut_off"]) - reached
+        return [Backward(where=one.where, stores=reached, **one.details | {"cut_off": cut_off})]
     event = _event(one, reached)
     return [] if event is None else [event]
 
@@ -138,8 +141,6 @@ def _loss_in(part: Part, sent: Part) -> ShownLoss | None:
 def _event(one: Recorded, stores: frozenset[str]) -> Event | None:
     where, details = one.where, one.details
     match one.kind:
-        case "backward":
-            return Backward(where=where, stores=stores, **details)
         case "zero":
             return ZeroGrad(where=where, stores=stores)
         case "clip":

@@ -10,8 +10,8 @@ from typing import Any
 from gradcheck_accum.ledger.events import Listed
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import ask
-from gradcheck_accum.lint.program.facts import adds_one
-from gradcheck_accum.lint.program.names import BEGINNING, MICRO_BATCHES
+from gradcheck_accum.lint.program.facts import adds_one, last_part
+from gradcheck_accum.lint.program.names import BEGINNING, GIVES_A_BATCH, MICRO_BATCHES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import OutOfBudget
@@ -69,7 +69,9 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
         case ("range", *bounds):
             is_pass = trains and _counts_through_a_pass(run, bounds, loop)
             if is_pass and isinstance(bounds[-1], Symbol):
-                return [Num(i) for i in range(assumed_length(run, bounds[-1]))], False, True
+                length = assumed_length(run, bounds[-1])
+                run.iterated.ends[bounds[-1].name] = length
+                return [Num(i) for i in range(length)], False, True
             return _range(run, bounds, loop, trains), False, is_pass
         case ("enumerate", inner, start):
             items, draws, is_pass = plan(run, inner, loop, trains)
@@ -416,6 +418,8 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         run.knowledge.bounds.add(bounds[0].name)
     length = run.knowledge.unbounded_length()
     run.recorder.assumed_turns = True
+    if len(bounds) == 1 and v.is_named(bounds[0]):
+        run.iterated.ends[bounds[0].name] = length
     if len(bounds) >= 2 and isinstance(bounds[0], Num):
         step = bounds[2] if len(bounds) == 3 else Num(1)
         if isinstance(step, Symbol):
@@ -439,9 +443,14 @@ def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) 
     is_called_so = len(bounds) == 1 and bool(MICRO_BATCHES.fits(name))
     if run.loops.passes or not (is_length or is_called_so):
         return False
-    return (
-        run.reach.takes_next(loop.body) and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None
-    )
+    takes = run.reach.takes_next(loop.body) or (is_called_so and _asks_for_a_batch(loop))
+    return takes and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None
+
+
+def _asks_for_a_batch(loop: syntax.For) -> bool:
+    """Whether a loop gets its data from an object that gives a batch each time it is asked (``data.get_batch()``)."""
+    assigned = (n.value for s in loop.body for n in walk(s) if isinstance(n, syntax.Assign))
+    return any(isinstance(one, syntax.Call) and bool(GIVES_A_BATCH.fits(last_part(one.func))) for one in assigned)
 
 
 def _is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:

@@ -36,7 +36,7 @@ from gradcheck_accum.lint.torch_calls.data import (
     split,
     stream,
 )
-from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, is_own_count, selected
+from gradcheck_accum.lint.torch_calls.masks import chooses, counted, is_left_out, is_own_count, selected
 from gradcheck_accum.lint.torch_calls.meters import new_meter
 from gradcheck_accum.lint.torch_calls.metrics import mean
 from gradcheck_accum.lint.torch_calls.models import sources_of
@@ -290,6 +290,8 @@ def _padded(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _where(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and chooses(args[0]):
+        return (v.Data(holds=v.Holds.PLACES, varies=True),)
     data = next((value for value in args[1:] if isinstance(value, v.Data)), None)
     return replace(data.changed(data.rows), ignored=True) if data and any(map(is_left_out, args)) else NotImplemented
 

@@ -185,7 +185,7 @@ def attribute(run: State, value: Any, name: str) -> Any:
                 )
                 for part in value.parts[:1]
             )
-            return Tensor(parts, value.models)
+            return Tensor(parts, value.models, cut_off=value.cut_off)
         case v.Data():
             return ("shape", value) if name == "shape" else value
         case v.Parameters() if name == "grad":

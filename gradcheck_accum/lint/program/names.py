@@ -50,6 +50,11 @@ MICRO_BATCHES = Guess(
     Effect.STATES,
     r"(^|_)(num_?|n_?)(batch(es)?|iters)$|(batches|iters|iterations|steps)_(per|in)_epoch$|^len_\w+$|_len$|_length$",
 )
+GIVES_A_BATCH = Guess(
+    "a call that gives the next batch of data",
+    Effect.STATES,
+    r"^next$|^(get|next|sample|draw|fetch|load)_(next_|train_|training_|mini_?)*batch(es)?$|^get_next$",
+)
 BEGINNING = Guess(
     "where a training begins, which is at its default",
     Effect.STATES,

@@ -31,7 +31,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MOVES_WEIGHTS,
     OPTIMIZERS,
 )
-from gradcheck_accum.lint.syntax import call_name, text_of, walk
+from gradcheck_accum.lint.syntax import UnaryOperator, call_name, text_of, walk
 
 
 def _either(names: Iterable[str]) -> frozenset[str]:
@@ -217,6 +217,27 @@ class Reach:
     def decides(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements changes gradients, or leaves the block around it."""
         return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
+
+    def ends_loop(self, body: Sequence[syntax.Statement]) -> bool:
+        """Whether a block ends the loop around it: itself, or by a flag that the loop asks (``stop = True``)."""
+        match body[-1] if body else None:
+            case syntax.Break() | syntax.Return():
+                return True
+            case syntax.Assign(targets=(flag,), value=syntax.Constant(value=True)):
+                return text_of(flag) in self._flags
+        return False
+
+    @cached_property
+    def _flags(self) -> frozenset[str]:
+        """The names of which nothing is asked but whether to leave a loop: ``if stop: break``, ``while not stop``."""
+        tests: list[syntax.Expression] = []
+        for node in (n for facts in self._facts for n in walk(facts.module)):
+            match node:
+                case syntax.If(test=test, body=(*_, syntax.Break() | syntax.Return()), orelse=()):
+                    tests.append(test)
+                case syntax.While(test=syntax.UnaryOp(op=UnaryOperator.NOT, operand=test)):
+                    tests.append(test)
+        return frozenset(text_of(test) for test in tests if isinstance(test, (syntax.Name, syntax.Attribute)))
 
     def other_branches(self, branch: syntax.If) -> Sequence[syntax.Statement]:
         """What a function does if it does not return in a branch, where it returns in others or raises an exception.

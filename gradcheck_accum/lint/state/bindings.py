@@ -53,6 +53,8 @@ def bind_in_comparison(run: State, left: Any, right: Any, op: Comparison, litera
     if literal or run.question.in_guard or op not in (Comparison.EQ, Comparison.GTE):
         # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
         return left, right
+    if isinstance(left, Num) and isinstance(end := end_of_range(run, right), Num):
+        return left, end
     for number, other in ((left, right), (right, left)):
         other = v.as_setting(other)
         if isinstance(number, Num) and isinstance(other, Symbol) and other.name:
@@ -65,3 +67,12 @@ def bind_in_comparison(run: State, left: Any, right: Any, op: Comparison, litera
             if run.question.in_boundary and number is left:
                 bind_steps(run, other)
     return left, right
+
+
+def end_of_range(run: State, value: Any) -> Any:
+    """A value, or the number of turns that a training loop over a range was given where it names the range's end.
+
+    What counts with the turns of such a loop comes to it in the last one: it is no K.
+    """
+    turns = run.iterated.ends.get(value.name) if isinstance(value, Symbol) else None
+    return value if turns is None else Num(turns, frozenset({v.LENGTH, v.ASSUMED}))

@@ -197,6 +197,7 @@ class Recorder:
                     "terms": _terms(tensor.parts, self.units),
                     "grad_scaled": tensor.grad_scaled,
                     "synced": synced,
+                    "cut_off": tensor.cut_off,
                 },
             )
         )

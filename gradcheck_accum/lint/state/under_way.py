@@ -54,6 +54,8 @@ class Iterated:
     """Up to which number the last pass of a loop has counted, where the source does not show from which on."""
     turns: dict[str, int] = field(default_factory=dict)
     """How many turns loops over an unknown range were given, by the name of that number."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """The numbers of turns that training loops over a range were given, by the name of the range's end."""
     grown: dict[int, list[Any]] = field(default_factory=dict)
     """The lists that have grown in loops whose turns are guessed, by identity: their lengths are not known."""
     made: set[int] = field(default_factory=set)

@@ -13,7 +13,7 @@ from gradcheck_accum.ledger.events import Factor, Operation, Purpose, Reduction
 from gradcheck_accum.ledger.stated_names import NAMES_OF_SIZE, is_literal, is_name_of_steps, names_size
 from gradcheck_accum.lint.program.names import COUNTS_OR_SCALES
 from gradcheck_accum.lint.state import values as v
-from gradcheck_accum.lint.state.bindings import bind, bind_steps
+from gradcheck_accum.lint.state.bindings import bind, bind_steps, end_of_range
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded
 from gradcheck_accum.lint.syntax import Operator
@@ -59,6 +59,8 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     if isinstance(left, Num) and op in (Operator.MOD, Operator.FLOORDIV) and (left.tags or run.in_training):
         # Of a setting divided by another (total_batch // batch) neither is K: what comes of it may be.
         right = bind_steps(run, right)
+    if op is Operator.SUB and isinstance(right, Num):
+        left = end_of_range(run, left)
     if isinstance(left, Num) and isinstance(right, Num):
         return of_numbers(op, left, right)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -135,7 +137,8 @@ def of_numbers(op: Operator, left: Num, right: Num) -> Any:
     origins = right.origins if inverse else v.computed_from(left, right)
     remains = op is Operator.SUB and not left.tags.isdisjoint({v.LENGTH, v.TOTAL})
     tags = result.tags | {v.REMAINS} if remains else result.tags - {v.REMAINS}
-    return bounded(Num(result.value, tags, origins))
+    coefficient = op is Operator.MULT and is_literal(left.origins) != is_literal(right.origins)
+    return bounded(Num(result.value, tags, origins, (left, right) if coefficient else ()))
 
 
 def _computed(op: Operator, left: Num, right: Num) -> Num | None:
@@ -160,7 +163,8 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
             parts = (*left.parts, *right.parts)
             if len(parts) > _MOST_PARTS:
                 return replace(left, parts=left.parts[:1]).scaled(Factor(None))
-            return Tensor(_weighed(parts), left.models | right.models, left.grad_scaled or right.grad_scaled)
+            grad_scaled, cut_off = left.grad_scaled or right.grad_scaled, left.cut_off | right.cut_off
+            return Tensor(_weighed(parts), left.models | right.models, grad_scaled, cut_off=cut_off)
         if left.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
         return _product(run, op, left, right)
@@ -253,6 +257,11 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     What divides a sum may count units, of which the interpretation has an assumed number only: a count that was not
     made from it is unknown.
     """
+    if operation is Operation.DIVIDE and isinstance(other, Num) and _counts_terms(tensor, other):
+        # The mean of the terms, divided by what else there is: how many terms there are is not K's.
+        for number in other.multiplied:
+            tensor = scaled(run, tensor, number, operation)
+        return tensor
     if operation is Operation.DIVIDE and is_own_count(run, other):
         mean = mean_over(tensor)
         if mean is not None:
@@ -279,6 +288,12 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
+
+
+def _counts_terms(tensor: Tensor, product: Num) -> bool:
+    """Whether a product has the number of a loss's terms written in it: ``(real + fake) / (2 * K)``."""
+    terms = len(tensor.parts)
+    return terms > 1 and any(is_literal(one.origins) and one.value == terms for one in product.multiplied)
 
 
 def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Tensor:

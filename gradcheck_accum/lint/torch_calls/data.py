@@ -283,7 +283,8 @@ def _shortest(lengths: list[Num], sources: int) -> Any:
 def rows_of(run: State, data: v.Data) -> Num:
     """The leading dimension of a batch; if it is split into micro-batches, this is not a micro-batch's."""
     whole = {v.WHOLE} if data.rows is None and not data.is_part else set[str]()
-    return Num(data.rows or run.recorder.units, frozenset({v.UNITS} | whole))
+    counted_out = {v.COUNTED_OUT} if data.is_counted_out else set[str]()
+    return Num(data.rows or run.recorder.units, frozenset({v.UNITS} | whole | counted_out))
 
 
 def extent(data: v.Data, dimension: object) -> Num | v.Extent:
@@ -334,7 +335,19 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
         return v.Loader()
     known = v.UNITS not in size.tags
     if rows is None or not known:
-        return v.Loader(rows=size.value, dataset=dataset.name if isinstance(dataset, Symbol) else "")
+        name = dataset.name if isinstance(dataset, Symbol) else ""
+        return v.Loader(rows=size.value, whole=_is_counted_out(run, sampler or dataset), dataset=name)
     whole, left = divmod(rows, size.value)
     ends_short = left > 0 and options.get("drop_last") is not True
     return v.Loader(whole + ends_short, size.value, last_rows=left if ends_short else size.value)
+
+
+def _is_counted_out(run: State, dataset: Any) -> bool:
+    """Whether a data set is some of the rows of data that the source makes, as many as it was made for to have.
+
+    Whoever makes both says how many batches there are, though not in a number: they may be whole windows.
+    """
+    if isinstance(dataset, v.Data):
+        return dataset.is_counted_out
+    length = length_of_value(run, dataset) if isinstance(dataset, v.Instance) else None
+    return isinstance(length, Num) and v.COUNTED_OUT in length.tags

@@ -111,8 +111,25 @@ def _clip_gradients(run: State, node: syntax.Call, base: Any, args: list[Any], k
 
 
 def _toggle(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Lightning's ``self.toggle_optimizer(optimizer)``: leaves the gradients that are there as they are."""
+    """Lightning's ``self.toggle_optimizer(optimizer)``: until it is undone, other optimizers' weights get no gradients.
+
+    Those that are there stay as they are.
+    """
+    run.made.frozen |= _of_the_others(run, node, args, kwargs)
     return None
+
+
+def _untoggle(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    run.made.frozen -= _of_the_others(run, node, args, kwargs)
+    return None
+
+
+def _of_the_others(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> frozenset[str]:
+    """The models of all optimizers but the one that a call is given."""
+    given = optimizer_given(run, node, args, kwargs)
+    if given is None or given.sources is None:
+        return frozenset()
+    return frozenset().union(*(one.sources or () for one in run.made.optimizers.values())) - given.sources
 
 
 def _step(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -252,7 +269,7 @@ METHODS: dict[str, Callable[[State, syntax.Call, Any, list[Any], dict[str, Any]]
     "backward": backward,
     "manual_backward": _manual_backward,
     "toggle_optimizer": _toggle,
-    "untoggle_optimizer": _toggle,
+    "untoggle_optimizer": _untoggle,
     "step": _step,
     "zero_grad": _zero_grad,
     "unscale_": _unscale,

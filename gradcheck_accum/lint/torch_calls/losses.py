@@ -53,7 +53,7 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
         leaves_out=bool(models) and targets_leave_out(args, kwargs),
     )
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
-    return Tensor((part,), models | v.models_in(given), scaled)
+    return Tensor((part,), models | v.models_in(given), scaled, cut_off=v.cut_off_in(given))
 
 
 def _is_scaled_loss(value: Any) -> bool:
@@ -93,9 +93,9 @@ def loss(
     leaves_out: bool = False,
 ) -> Tensor:
     """What a loss of PyTorch's own gives; ``leaves_out`` says that targets of a certain value are none of its units."""
-    models = v.models_in(all_arguments(args, kwargs))
+    given = all_arguments(args, kwargs)
     kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
     factors = () if reduction is None or isinstance(reduction, str) else (Factor(None),)
     varies = counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)
     part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=varies)
-    return Tensor((part,), models, elementwise=reduction == "none")
+    return Tensor((part,), v.models_in(given), elementwise=reduction == "none", cut_off=v.cut_off_in(given))

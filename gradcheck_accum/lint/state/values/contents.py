@@ -103,6 +103,11 @@ def models_in(value: Any) -> frozenset[str]:
     return frozenset().union(*(item.models for item in _held(value) if isinstance(item, Tensor)))
 
 
+def cut_off_in(value: Any) -> frozenset[str]:
+    """The models whose output went into a value without their graphs."""
+    return frozenset().union(*(item.cut_off for item in _held(value) if isinstance(item, Tensor)))
+
+
 def drawn_with(value: Any, micro_batch: int) -> Any:
     """What a loop or an iterator gives with a new micro-batch: the data in it are that one's."""
     match value:

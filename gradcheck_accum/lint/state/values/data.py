@@ -33,6 +33,8 @@ class Data:
     ``drawn`` is the number of the micro-batch that it was drawn with, None where that is not known. ``is_tensor`` says
     that a call has made it: it is no batch of several tensors. ``shape`` is its whole shape, where that call shows it.
     ``tells_steps`` says that K was computed into it, or put into the batch: what a model makes of it may be divided.
+    ``is_counted_out`` says that it is some of the rows of data whose number the source shows: it shows theirs too, to
+    whoever carries the choice out.
     """
 
     rows: int | None = None
@@ -48,6 +50,7 @@ class Data:
     is_tensor: bool = field(default=False, compare=False)
     shape: tuple[int, ...] = field(default=(), compare=False)
     tells_steps: bool = field(default=False, compare=False)
+    is_counted_out: bool = field(default=False, compare=False)
 
     @property
     def is_order(self) -> bool:

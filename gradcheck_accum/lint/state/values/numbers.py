@@ -29,6 +29,8 @@ UNITS = "units"
 """Tag of a number that counts the units of one micro-batch."""
 WHOLE = "whole"
 """Tag of the size of a batch that was not cut out of another: no micro-batch's, where micro-batches are."""
+COUNTED_OUT = "counted out"
+"""Tag of the number of rows that a choice leaves of data whose rows the source shows."""
 ASSUMED = "assumed"
 """Tag of a length that the source does not show, and of what was computed from it."""
 
@@ -45,11 +47,13 @@ class Num:
     """A known number; ``tags`` say what it was made from, ``origins`` by which names of K and constants of the source.
 
     Two numbers of the same origin are the same binding; two that are merely equal may be there for different things.
+    ``multiplied`` are the two that a product is made of, where one of them is written out (``2 * K``).
     """
 
     value: int | float | Fraction
     tags: frozenset[str] = frozenset()
     origins: frozenset[str] = field(default=frozenset(), compare=False)
+    multiplied: tuple[Num, ...] = field(default=(), compare=False)
 
     @property
     def names(self) -> set[str]:
@@ -71,7 +75,7 @@ class Num:
         """
         if not self.origins and not is_name_of_steps(name) and not names_size((name,)):
             return self
-        return Num(self.value, self.tags, self.origins | {name})
+        return Num(self.value, self.tags, self.origins | {name}, self.multiplied)
 
 
 def known_as(value: Any, name: str) -> Any:

@@ -98,7 +98,8 @@ class Tensor:
     """The result of a computation: of which models (by root name), and of which losses it is the sum.
 
     ``summed_at`` is the place that added the losses of several micro-batches up. ``is_each`` says that it stands for
-    each of as many as a call gave: a list of losses, the number of which the source does not show.
+    each of as many as a call gave: a list of losses, the number of which the source does not show. ``cut_off`` are the
+    models that it was computed from the output of, without their graphs.
     """
 
     parts: tuple[Part, ...]
@@ -107,6 +108,7 @@ class Tensor:
     elementwise: bool = False
     summed_at: Location | None = field(default=None, compare=False)
     is_each: bool = False
+    cut_off: frozenset[str] = field(default=frozenset(), compare=False)
 
     def element(self, key: Hashable) -> Tensor:
         """One of several things that a call gave together, as far as their flows tell them apart."""
@@ -128,7 +130,7 @@ class Tensor:
     def detached(self) -> Tensor:
         """The same numbers without their graph."""
         parts = tuple(changed(part, flow=Detached(part.flow, self.may_be_sum)) for part in self.parts)
-        return changed(self, parts=parts, models=frozenset())
+        return changed(self, parts=parts, models=frozenset(), cut_off=self.cut_off | self.models)
 
     @property
     def may_be_sum(self) -> bool:
