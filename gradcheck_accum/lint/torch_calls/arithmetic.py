@@ -242,7 +242,7 @@ def _product(run: State, op: Operator, tensor: Tensor, other: Tensor | v.Data) -
 def divided(run: State, tensor: Tensor, divisor: Any) -> Tensor:
     """A loss that the loop divides by a value: a setting with a name for K states K. May raise Restart.
 
-    What a framework divides by has the name that the framework gives it, and nobody may have set it. Where an engine
+    What a framework divides by has the name that the framework gives it, which may not be set. Where an engine
     counts, K is the engine's.
     """
     is_own = run.in_training and not run.made.engines
