@@ -17,6 +17,7 @@ from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
 from gradcheck_accum.lint.torch_calls.masks import chooses, is_left_out
 from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.models import sources_of
+from gradcheck_accum.lint.torch_calls.own_networks import keep
 
 
 def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) -> None:
@@ -66,6 +67,8 @@ def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: 
         run.sync.switch(sources_of(holder) or (), value if isinstance(value, bool) else None)
     elif isinstance(holder, (v.Instance, v.Class)):
         holder.attributes[target.attr] = v.known_as(value, target.attr)
+    elif isinstance(holder, v.Model):
+        keep(run, holder, target.attr, value)
     else:
         _assign_to_unknown(run, target, holder, target.attr, value)
 

@@ -16,6 +16,7 @@ from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
+from gradcheck_accum.lint.torch_calls.own_networks import setting_of
 from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler
 
 _NO_CALL = syntax.Call(syntax.NOWHERE, None, syntax.Name(syntax.NOWHERE, None, ""), (), ())
@@ -27,7 +28,7 @@ _LOSS_OF_OUTPUT = frozenset({"loss", "item"})
 def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """An object of a class of this file."""
     if cls.is_model:
-        return new_model(run, node, cls)
+        return new_model(run, node, cls, args, kwargs)
     if _is_optimizer(run, cls):
         return new_optimizer(run, node, [*args, *kwargs.values()])
     if any(path.startswith(SCHEDULERS) for path in _library_bases(run, cls)):
@@ -155,7 +156,8 @@ def attribute(run: State, value: Any, name: str) -> Any:
             # No module has one: this is a weight that the loop made by itself.
             return v.Gradient(frozenset({value.name}))
         case v.Model():
-            return v.Member(source=f"{value.name}.{name}")
+            setting = setting_of(run, value, name)
+            return v.Member(source=f"{value.name}.{name}") if setting is None else setting
         case v.Class():
             held = _class_constant(run, value, name)
             return held if held is not None else Symbol(f"{value.node.name}.{name}")

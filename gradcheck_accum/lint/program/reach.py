@@ -31,7 +31,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MOVES_WEIGHTS,
     OPTIMIZERS,
 )
-from gradcheck_accum.lint.syntax import UnaryOperator, call_name, text_of, walk
+from gradcheck_accum.lint.syntax import Operator, UnaryOperator, call_name, text_of, walk
 
 
 def _either(names: Iterable[str]) -> frozenset[str]:
@@ -327,6 +327,15 @@ class Reach:
         """Whether a function takes weights into an average, itself or through this file's functions."""
         return function is not None and self._any(self._to_averages, function)
 
+    def divides(self, function: syntax.FunctionDef) -> bool:
+        """Whether a function divides anything, itself or through this file's functions."""
+        return _divides(function) or self._any(self._to_division, function)
+
+    @cached_property
+    def _to_division(self) -> frozenset[str]:
+        own = {name for name, several in self._functions.items() if any(map(_divides, several))}
+        return _closure(frozenset(own), self._callers())
+
     def makes_optimizers(self, function: syntax.Node | None) -> bool:
         """Whether a function makes an optimizer, itself or through this file's functions."""
         return function is not None and self._any(self._to_optimizers, function)
@@ -475,6 +484,10 @@ def _functions_of(own: Facts, others: Sequence[Facts]) -> dict[str, list[Functio
             if original in functions and name not in functions:
                 functions[name] = functions[original]
     return functions
+
+
+def _divides(function: syntax.Node) -> bool:
+    return any(isinstance(n, (syntax.BinOp, syntax.AugAssign)) and n.op is Operator.DIV for n in walk(function))
 
 
 def _closure(seeds: frozenset[str], callers: dict[str, set[str]]) -> frozenset[str]:

@@ -43,6 +43,7 @@ from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
 from gradcheck_accum.lint.torch_calls.masks import counted, is_left_out, mask_of, selected
 from gradcheck_accum.lint.torch_calls.metrics import is_read, mean, read
 from gradcheck_accum.lint.torch_calls.models import perhaps_summed, sources_of
+from gradcheck_accum.lint.torch_calls.own_networks import carried_out, is_followed
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended
 from gradcheck_accum.lint.torch_calls.schedulers import prepared
 from gradcheck_accum.lint.torch_calls.weight_averages import is_update
@@ -86,6 +87,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model() if name == "module" and run.sync.is_wrapped({base.name}):
             return NotImplemented  # no method, but what is wrapped
+        case v.Model() if is_followed(run, base, name):
+            return carried_out(run, node, base, name, args, kwargs)
         case v.Model():
             if name in SAME_MODEL:
                 return base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradcheck_accum.lint import syntax
@@ -12,10 +13,12 @@ from gradcheck_accum.lint.state.values import Symbol, Tensor
 from gradcheck_accum.lint.torch_calls.optimizers import name_of_made
 
 
-def new_model(run: State, node: syntax.Call, cls: v.Class | None = None) -> v.Model:
+def new_model(
+    run: State, node: syntax.Call, cls: v.Class | None = None, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
+) -> v.Model:
     """A network made by a call; the same call, reached in the same way, makes the same one."""
     way = (node.where.line, node.where.column - 1, *run.calls.sites)
-    return run.made.models.setdefault(way, v.Model(name_of_made(run, node, run.made.models), cls))
+    return run.made.models.setdefault(way, v.Model(name_of_made(run, node, run.made.models), cls, args, kwargs))
 
 
 def perhaps_summed(run: State, source: str, computed: Tensor) -> Tensor:

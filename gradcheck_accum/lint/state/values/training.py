@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradcheck_accum.lint.state.values.definitions import Class, Instance
@@ -11,12 +12,17 @@ from gradcheck_accum.lint.state.values.parameters import reaches
 
 @dataclass(slots=True, eq=False)
 class Model:
-    """A network made in this file; ``name`` tells it from others, and ``cls`` is its class if that is in the file."""
+    """A network made in this file; ``name`` tells it from others, and ``cls`` is its class if that is in the file.
+
+    ``args`` and ``kwargs`` are what the call that made it gave to its class.
+    """
 
     name: str
     cls: Class | None = None
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     instance: Instance | None = None
-    """The object that its class's own methods are carried out on, once one has been."""
+    """Holds its attributes, once one of them or one of its class's own methods was asked for."""
 
 
 @dataclass(slots=True, eq=False)
