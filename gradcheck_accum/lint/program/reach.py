@@ -223,21 +223,24 @@ class Reach:
         match body[-1] if body else None:
             case syntax.Break() | syntax.Return():
                 return True
-            case syntax.Assign(targets=(flag,), value=syntax.Constant(value=True)):
-                return text_of(flag) in self._flags
+            case syntax.Assign(targets=(flag,), value=syntax.Constant(value=bool() as holds)):
+                return (text_of(flag), holds) in self._flags
         return False
 
     @cached_property
-    def _flags(self) -> frozenset[str]:
-        """The names of which nothing is asked but whether to leave a loop: ``if stop: break``, ``while not stop``."""
-        tests: list[syntax.Expression] = []
+    def _flags(self) -> frozenset[tuple[str, bool]]:
+        """The names that loops are left by, and whether they hold then: ``if stop: break``, ``while running:``."""
+        tests: list[tuple[syntax.Expression, bool]] = []
         for node in (n for facts in self._facts for n in walk(facts.module)):
             match node:
                 case syntax.If(test=test, body=(*_, syntax.Break() | syntax.Return()), orelse=()):
-                    tests.append(test)
+                    tests.append((test, True))
                 case syntax.While(test=syntax.UnaryOp(op=UnaryOperator.NOT, operand=test)):
-                    tests.append(test)
-        return frozenset(text_of(test) for test in tests if isinstance(test, (syntax.Name, syntax.Attribute)))
+                    tests.append((test, True))
+                case syntax.While(test=test):
+                    tests.append((test, False))
+        named = ((test, holds) for test, holds in tests if isinstance(test, (syntax.Name, syntax.Attribute)))
+        return frozenset((text_of(test), holds) for test, holds in named)
 
     def other_branches(self, branch: syntax.If) -> Sequence[syntax.Statement]:
         """What a function does if it does not return in a branch, where it returns in others or raises an exception.

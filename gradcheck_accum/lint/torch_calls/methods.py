@@ -223,6 +223,9 @@ def _list_method(run: State, node: syntax.Call, base: list[Any], name: str, args
             base.append(args[0])
         case "extend" if args and isinstance(args[0], (list, tuple)) and len(base) + len(args[0]) <= v.LONGEST_LIST:
             base.extend(args[0])
+        case "extend" if args and isinstance(args[0], Symbol):
+            # By how many things is not known: files that were looked for, say.
+            run.iterated.grown[id(base)] = base
         case "clear":
             base.clear()
         case "pop":
