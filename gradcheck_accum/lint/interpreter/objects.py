@@ -16,7 +16,7 @@ from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
-from gradcheck_accum.lint.torch_calls.own_networks import setting_of
+from gradcheck_accum.lint.torch_calls.own_networks import held_by
 from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler
 
 _NO_CALL = syntax.Call(syntax.NOWHERE, None, syntax.Name(syntax.NOWHERE, None, ""), (), ())
@@ -156,8 +156,8 @@ def attribute(run: State, value: Any, name: str) -> Any:
             # No module has one: this is a weight that the loop made by itself.
             return v.Gradient(frozenset({value.name}))
         case v.Model():
-            setting = setting_of(run, value, name)
-            return v.Member(source=f"{value.name}.{name}") if setting is None else setting
+            held = held_by(run, value, name)
+            return v.Member(source=f"{value.name}.{name}") if held is None else held
         case v.Class():
             held = _class_constant(run, value, name)
             return held if held is not None else Symbol(f"{value.node.name}.{name}")

@@ -12,7 +12,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.values import Num, Symbol
+from gradcheck_accum.lint.state.values import Symbol
 from gradcheck_accum.lint.syntax import walk
 from gradcheck_accum.lint.torch_calls.losses import computation
 from gradcheck_accum.lint.torch_calls.models import perhaps_summed
@@ -20,16 +20,15 @@ from gradcheck_accum.lint.torch_calls.models import perhaps_summed
 _RUNS_IT = frozenset({"forward", "__call__"})
 
 
-def setting_of(run: State, model: v.Model, name: str) -> Any:
-    """What an attribute of a network holds that is no part of it: a number, a text, a list of such; else None."""
-    held = _attributes(run, model).get(name) if model.cls is not None else None
-    return held if isinstance(held, (Num, str, bool, dict, list)) else None
+def held_by(run: State, model: v.Model, name: str) -> Any:
+    """What an attribute of a network holds that is no part of it: a number, a text, an optimizer; else None."""
+    held = _attributes(run, model).get(name)
+    return None if isinstance(held, (v.Model, v.Member)) else held
 
 
 def keep(run: State, model: v.Model, name: str, value: Any) -> None:
     """``model.name = value``."""
-    if model.cls is not None:
-        _attributes(run, model)[name] = v.known_as(value, name)
+    _attributes(run, model)[name] = v.known_as(value, name)
 
 
 def is_followed(run: State, model: v.Model, name: str) -> bool:
@@ -50,21 +49,25 @@ def carried_out(
 
 
 def _attributes(run: State, model: v.Model) -> dict[str, Any]:
-    """What its ``__init__`` has put into it, apart from what calls have made."""
-    if model.instance is None and model.cls is not None:
-        model.instance = v.Instance(model.cls)
-        init = model.cls.bound("__init__", model.instance)
+    if model.attributes is None:
+        model.attributes = {}
+        init = model.cls.bound("__init__", model) if model.cls is not None else None
         if init is not None and isinstance(init.node, syntax.FunctionDef):
-            call_function(run, replace(init, node=_without_calls(init.node)), list(model.args), dict(model.kwargs))
-    return model.instance.attributes if model.instance is not None else {}
+            call_function(run, replace(init, node=_what_it_sets(run, init.node)), list(model.args), dict(model.kwargs))
+            # What it was given may be a network.
+            known = {name: held for name, held in model.attributes.items() if not isinstance(held, Symbol)}
+            model.attributes = known
+    return model.attributes
 
 
-def _without_calls(function: syntax.FunctionDef) -> syntax.FunctionDef:
-    """A function with only those of its assignments that call nothing."""
+def _what_it_sets(run: State, function: syntax.FunctionDef) -> syntax.FunctionDef:
+    """A function with those of its assignments only that call nothing, or make an optimizer."""
     own = {field: getattr(function, field) for field in syntax.FunctionDef.FIELDS}
-    return syntax.FunctionDef(**{**own, "body": tuple(s for s in function.body if _calls_nothing(s))})
+    body = tuple(s for s in function.body if isinstance(s, (syntax.Assign, syntax.AnnAssign)))
+    return syntax.FunctionDef(
+        **{**own, "body": tuple(s for s in body if not _calls(s) or run.reach.makes_optimizers(s))}
+    )
 
 
-def _calls_nothing(statement: syntax.Statement) -> bool:
-    is_plain = isinstance(statement, (syntax.Assign, syntax.AnnAssign))
-    return is_plain and not any(isinstance(node, syntax.Call) for node in walk(statement))
+def _calls(statement: syntax.Statement) -> bool:
+    return any(isinstance(node, syntax.Call) for node in walk(statement))

@@ -22,7 +22,9 @@ class Model:
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     instance: Instance | None = None
-    """Holds its attributes, once one of them or one of its class's own methods was asked for."""
+    """The object that its class's own methods are carried out on which average weights, once one has been."""
+    attributes: dict[str, Any] | None = None
+    """What was put into it that is no network, once one of them was asked for."""
 
 
 @dataclass(slots=True, eq=False)
