@@ -163,3 +163,69 @@ fit(Own(), Own(), [(torch.randn(5, 6), torch.randn(5, 3)) for _ in range(8)])
 def test_an_optimizer_that_a_network_makes_has_its_parameters(each: str, scaled: str, expected: list[str]) -> None:
     source = MAKES_ITS_OWN.format(each=each, scaled=scaled)
     assert codes_in(source) == expected
+
+
+OWN_NETWORK = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, settings, steps=4):
+        super().__init__()
+        self.settings, self.steps = settings, steps
+        self.body = nn.Linear(6, 3)
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        self.seen = 0
+
+    def forward(self, x):
+        return self.body(x)
+
+    def training_step(self, batch):
+        x, y = batch
+        return nn.functional.mse_loss(self(x), y) / {inside}
+
+    def learn(self, batch):
+        self.training_step(batch).backward()
+        self.seen += 1
+        if self.seen % self.steps == 0:
+            self.optimizer.step()
+            {cleared}
+
+net = Net({{"steps": 4}})
+for batch in torch.utils.data.DataLoader(load(), batch_size=5, drop_last=True):
+    {turn}
+"""
+OUTSIDE = """(net.training_step(batch) / {outside}).backward()
+    net.seen += 1
+    if net.seen % net.steps == 0:
+        net.optimizer.step()
+        net.optimizer.zero_grad()"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "expected"),
+    [
+        ('self.settings["steps"]', "1", []),
+        ("1", "net.steps", []),
+        ('self.settings["steps"]', "net.steps", ["GA102"]),
+        ("1", "1", ["GA101"]),
+        ("self.settings.unknown", "net.steps", []),
+    ],
+)
+def test_what_a_networks_own_method_divides_by_is_known(inside: str, outside: str, expected: list[str]) -> None:
+    turn = OUTSIDE.format(outside=outside)
+    source = OWN_NETWORK.format(inside=inside, cleared="pass", turn=turn)
+    assert [code for code in codes_in(source) if code != "GA301"] == expected
+
+
+@pytest.mark.parametrize(
+    ("inside", "cleared", "expected"),
+    [
+        ("self.steps", "self.optimizer.zero_grad()", []),
+        ("1", "self.optimizer.zero_grad()", ["GA101"]),
+        ("self.steps", "pass", ["GA203"]),
+    ],
+)
+def test_a_network_may_train_itself(inside: str, cleared: str, expected: list[str]) -> None:
+    source = OWN_NETWORK.format(inside=inside, cleared=cleared, turn="net.learn(batch)")
+    assert [code for code in codes_in(source) if code != "GA301"] == expected
