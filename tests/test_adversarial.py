@@ -184,7 +184,6 @@ def test_what_the_generators_loss_adds_in_the_same_turn_is_seen(turn: Callable[[
     assert result.verdict is Verdict.DEVIATES
 
 
-@pytest.mark.xfail(strict=True, reason="two lines on other data, no loader: which are one micro-batch's (issue 16)")
 def test_right_turns_without_a_loader_are_right_where_each_loss_has_a_backward() -> None:
     result, ratios = played(cleared_right_before, apart=True, loader=False)
     assert ratios == pytest.approx([1.0] * TURNS)

@@ -12,6 +12,11 @@ import torch
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.provenance.counting import call_chain
+from gradcheck_accum.verify.provenance.following import MOST_FRAMES
+from gradcheck_accum.verify.provenance.lines import CallChain
+from gradcheck_accum.verify.provenance.turns import in_one_turn
+from gradcheck_accum.verify.stack.frames import user_frames
 
 
 def identity_of(program: Program | None) -> int | None:
@@ -37,6 +42,10 @@ class BatchCounter:
         self.current_pass: int | None = None
         self._lines: set[tuple[str, int]] = set()
         self._data: set[int] = set()
+        self._memory: set[int] = set()
+        """The storages of the data."""
+        self._chain: CallChain = ()
+        """Where the last backward was called."""
         self._draws: Counter[int] = Counter()
         """How many batches each loader gave since the last backward."""
         self._given: Counter[int] = Counter()
@@ -68,7 +77,8 @@ class BatchCounter:
     def backward(self, where: Location, program: Program | None) -> int:
         """A backward has run: the number of its micro-batch."""
         line = where.place
-        data = {leaf.data_ptr() for leaf in data_of(program)}
+        leaves = list(data_of(program))
+        data, memory = {leaf.data_ptr() for leaf in leaves}, {leaf.untyped_storage().data_ptr() for leaf in leaves}
         if self._draws:
             # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
             self._uses_loader = max(self._draws.values()) == 1 or self._backwards > 0
@@ -77,11 +87,16 @@ class BatchCounter:
         else:
             # Without a loader only the tensors themselves show whether two losses share their data.
             new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
+            if new and line not in self._lines and not memory & self._memory:
+                # Data of several sources (images, and what a generator made) are of one micro-batch.
+                new = not in_one_turn(self._chain, user_frames(MOST_FRAMES))
         if new or self.number < 0:
             self.number += 1
-            self._lines, self._data = set(), set()
+            self._lines, self._data, self._memory = set(), set(), set()
         self._draws.clear()
         self._backwards += 1
         self._lines.add(line)
         self._data |= data
+        self._memory |= memory
+        self._chain = call_chain() if not self._uses_loader else ()
         return self.number
