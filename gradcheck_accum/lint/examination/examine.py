@@ -23,7 +23,7 @@ from gradcheck_accum.wording import message
 if TYPE_CHECKING:
     from gradcheck_accum.diagnosis import Diagnosis
     from gradcheck_accum.ledger.windows import Ledger
-    from gradcheck_accum.lint.examination.scenarios import Scenario
+    from gradcheck_accum.lint.examination.scenario import Scenario
     from gradcheck_accum.lint.program.imported_modules import ImportedModules
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")

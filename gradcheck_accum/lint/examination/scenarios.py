@@ -1,25 +1,25 @@
-"""Every loop of a file under every answer to its open conditions, and what all of them agree on."""
+"""Every loop of a file under every answer to its open conditions, as far as these matter."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from gradcheck_accum.diagnosis import Diagnosis, diagnose
-from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step, product_of
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.weights import Readings, read_weights
+from gradcheck_accum.ledger.weights import read_weights
 from gradcheck_accum.ledger.window_length import usual_steps
 from gradcheck_accum.ledger.windows import Ledger
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_from_outside
+from gradcheck_accum.lint.examination.agreement import Agreement, agreed_by
+from gradcheck_accum.lint.examination.scenario import OF_REMAINDERS, Scenario
 from gradcheck_accum.lint.examination.tracing import trace_of
 from gradcheck_accum.lint.frameworks import self_counting
 from gradcheck_accum.lint.frameworks.ignite import drive, is_process_function
@@ -27,38 +27,16 @@ from gradcheck_accum.lint.frameworks.lightning import fit, is_training_step
 from gradcheck_accum.lint.interpreter.machine import Interpreter
 from gradcheck_accum.lint.program.facts import Facts
 from gradcheck_accum.lint.program.imported_modules import ImportedModules
-from gradcheck_accum.lint.program.names import ACCUMULATION
 from gradcheck_accum.lint.program.reach import Reach
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Doubted, Exhausted, OutOfBudget, Raised, Restart
 from gradcheck_accum.lint.state.knowledge import Knowledge
 from gradcheck_accum.lint.state.under_way import Place
-from gradcheck_accum.wording import message
 
-_OF_RANKS = frozenset({"GA701", "GA702"})
-"""What nothing can be said of at a line without ranks: there is nothing to average."""
-_OF_SCALERS = frozenset({"GA501"})
-"""What nothing can be said of where no loss was scaled by a grad scaler."""
-_OF_WINDOWS = frozenset({"GA302"})
-"""What nothing can be said of where fewer than two windows are whole: a first one is like no other."""
-_OF_MEANS = frozenset({"GA802"})
-"""What nothing can be said of at a line where no mean of several losses was read that is shown."""
-_OF_SCALES = frozenset({"GA101", "GA102", "GA103", "GA104"})
-"""What nothing can be said of at a line whose losses are multiplied by what is not known."""
 _A_TEST = "test_"
 """How functions are called that pytest and unittest call once, each with what was set up for it alone."""
-_SCALER_BYPASSED = "GA503"
-_STEPS_EVERY_TIME = "GA304"
 _INTERRUPTED = "GA303"
 _REMAINDER_DROPPED = "GA301"
-_CLEARED_EVERY_TIME = "GA201"
-_OF_REMAINDERS = frozenset({"GA103", "GA301"})
-"""What depends on how many micro-batches a pass has.
-
-Nothing can be said of it where none but the last is kept, or where passes do not end.
-"""
-_UNSEEN_END = "at an unseen end: "
-"""What the code of a remainder begins with where no pass over the data shows its end."""
 _MOST_AS_WRITTEN = 4
 """Scenarios that are run once more with the numbers that the source has for its options."""
 _MOST_WITH_A_SKIP = 4
@@ -75,113 +53,6 @@ _MOST_EVALUATIONS = 1_000_000
 """Evaluations in one file after which further entrances are left alone: 15 times what any file seen so far needed."""
 _FOR_EACH = 20_000
 """Evaluations that each entrance may take beyond that: however many short loops a file has, all of them are read."""
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """The ledger of one loop under one set of answers, given by condition, and what is wrong with it."""
-
-    decisions: dict[str, bool]
-    ledger: Ledger
-    diagnoses: tuple[Diagnosis, ...]
-    readings: Readings = field(repr=False, compare=False)
-    """The weights that the diagnoses were derived from."""
-    wordings: dict[str, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
-    """How the source says that a decision was taken: that it does not hold, and that it does."""
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether nothing can be concluded from this scenario."""
-        windows = (*self.ledger.windows, *self.ledger.abandoned)
-        if not windows:
-            return any(isinstance(event, Opaque) for event in self.ledger.trace.events)
-        return all(window.unknown for window in windows)
-
-    @property
-    def trains(self) -> bool:
-        """Whether it has made any gradients."""
-        return any(isinstance(event, Backward) for event in self.ledger.trace.events)
-
-    @property
-    def lines(self) -> set[int]:
-        """The lines that did something to gradients."""
-        return {event.where.line for event in self.ledger.trace.events}
-
-    @cached_property
-    def averaging_lines(self) -> set[int]:
-        """The lines of the backwards that may average gradients over ranks."""
-        return {e.where.line for e in self.ledger.trace.events if isinstance(e, Backward) and e.synced is not None}
-
-    @cached_property
-    def scales(self) -> bool:
-        """Whether a grad scaler has scaled any loss."""
-        return any(isinstance(event, Backward) and event.grad_scaled for event in self.ledger.trace.events)
-
-    @cached_property
-    def clears_every_time(self) -> bool:
-        """Whether it loses the gradients of most micro-batches, those of a remainder among them."""
-        return any(diagnosis.mistake.code == _CLEARED_EVERY_TIME for diagnosis in self.diagnoses)
-
-    @cached_property
-    def ends_passes(self) -> bool:
-        """Whether it shows where every pass over the data ends: a stream goes on where the next one begins."""
-        passes = self.ledger.passes
-        return all(passes.of(event) is not None for event in self.ledger.trace.events if isinstance(event, Backward))
-
-    @cached_property
-    def mean_lines(self) -> set[int]:
-        """The lines at which losses were read of which several are shown as one number."""
-        return {e.where.line for e in self.ledger.trace.events if isinstance(e, LossShown) and len(e.losses) > 1}
-
-    @cached_property
-    def known_lines(self) -> dict[int, bool]:
-        """The lines of the backwards, and whether the weight of any of the terms there is known."""
-        known: dict[int, bool] = {}
-        for event in self.ledger.trace.events:
-            if isinstance(event, Backward):
-                shows = any(product_of(term.factors) is not None for term in event.terms)
-                known[event.where.line] = shows or known.get(event.where.line, False)
-        return known
-
-    def knows_scale_at(self, line: int) -> bool:
-        """Whether the scale of the losses of a backward at this line is known, or of any where it has none.
-
-        Where a setting about accumulation was asked, what is not known may be the division that it decides on.
-        """
-        known = self.known_lines.get(line, not self.known_lines or any(self.known_lines.values()))
-        return known or any(map(ACCUMULATION.fits, self.decisions))
-
-    @cached_property
-    def has_windows(self) -> bool:
-        """Whether it has trained long enough to show how long a window is."""
-        every = [self.ledger.account(*names) for names in self.ledger.accounts()]
-        usual = ((windows, usual_steps(windows, self.ledger.same)) for windows in every)
-        return any(sum(window.micro_batches == steps for window in windows) > 1 for windows, steps in usual)
-
-    def claims_at(self, line: int) -> set[str]:
-        """The codes of what it found at a line: of remainders, with another name where no pass showed its end.
-
-        That would be said of what ends passes too, but not the other way round.
-        """
-        found = {d.mistake.code for d in self.diagnoses if d.where.line == line}
-        unseen = {_UNSEEN_END + code for code in found & _OF_REMAINDERS}
-        return found | unseen if self.ends_passes else found - _OF_REMAINDERS | unseen
-
-    def silent_at(self, line: int) -> frozenset[str]:
-        """The codes of what it can say nothing of at a line."""
-        of_ranks = frozenset() if line in self.averaging_lines else _OF_RANKS
-        of_windows = frozenset() if self.has_windows else _OF_WINDOWS
-        of_means = frozenset() if line in self.mean_lines else _OF_MEANS
-        shows_remainders = self.ends_passes and not self.clears_every_time
-        of_remainders = frozenset() if shows_remainders else _OF_REMAINDERS
-        of_scalers = frozenset() if self.scales else _OF_SCALERS
-        of_scales = frozenset[str]() if self.knows_scale_at(line) else _OF_SCALES
-        return of_ranks | of_windows | of_means | of_remainders | of_scalers | of_scales
-
-    @property
-    def accumulates(self) -> bool:
-        """Whether any step waited for several micro-batches."""
-        return any(window.micro_batches > 1 for window in self.ledger.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,14 +130,14 @@ def _scenarios(
     """Decisions to try, with how remote from the gradients they are, the nearest first, and what was done before."""
     tried: set[frozenset[tuple[str, bool]]] = set()
     found: list[Scenario] = []
-    agreement = _Agreement()
+    agreement = Agreement()
     order = itertools.count(1)
     spent, waited = 0, 0
     """The evaluations of all runs, and those of the complete ones: what a run learns by restarting is learned once."""
     is_thorough = True
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
-    while pending and len(tried) < _MOST_SCENARIOS and waited < agreement.patience:
+    while pending and len(tried) < _MOST_SCENARIOS and waited < (_LONG_PATIENCE if agreement.has_any else _PATIENCE):
         remoteness, _, given, before = heapq.heappop(pending)
         run, took = _complete_run(module, modules, reach, knowledge, root, given)
         spent += took
@@ -336,8 +207,8 @@ def _refuted(
     """
     reported = {
         (d.mistake.code, d.where.line)
-        for d, ledger in _agreed(scenarios)
-        if d.mistake.code in _OF_REMAINDERS and (ledger.trace.assumed_length or ledger.trace.assumed_steps)
+        for d, ledger in agreed_by(scenarios)
+        if d.mistake.code in OF_REMAINDERS and (ledger.trace.assumed_length or ledger.trace.assumed_steps)
     }
     spent = 0
     for scenario in scenarios[:_MOST_AS_WRITTEN] if reported else ():
@@ -495,140 +366,7 @@ def _enter(
         run.recorder.assumed_turns = True
 
 
-class _Vote:
-    """The codes that all scenarios found at a line which had a voice in them."""
-
-    __slots__ = ("_silent", "codes")
-
-    def __init__(self) -> None:
-        self.codes: set[str] = set()
-        self._silent: set[str] | None = None
-        """The codes that none of them could judge; None before the first."""
-
-    def hear(self, found: set[str], silent: frozenset[str]) -> None:
-        """Count one scenario's vote, which can say nothing of the codes that it is ``silent`` about."""
-        if self._silent is None:
-            self.codes, self._silent = set(found), set(silent)
-        else:
-            self.codes = self.codes & (found | silent) | (found & self._silent)
-            self._silent &= silent
-
-    @property
-    def knows_scales(self) -> bool:
-        """Whether any of them could judge by what losses are divided."""
-        return self._silent is not None and self._silent.isdisjoint(_OF_SCALES)
-
-
-class _Agreement:
-    """What the scenarios so far agree on: per line the codes that every known one which ran it has found.
-
-    A scenario has no voice in what it cannot show: averaging where there are no ranks, a clip of scaled gradients
-    where nothing was scaled, where windows close if it ends before two of them are whole, remainders where no pass
-    over the data ends. One that steps with every micro-batch has none at a line that no answer passes by: whether such
-    a line is right depends on the very branch that accumulates.
-    """
-
-    def __init__(self) -> None:
-        self._votes: dict[int, _Vote] = {}
-        """Per line what every one has found."""
-        self._of_windows: dict[int, _Vote] = {}
-        """Per line what every one has found which accumulates."""
-        self._ran: Counter[int] = Counter()
-        """How many have run each line."""
-        self._trained = 0
-        """How many have made gradients."""
-        self._is_short = True
-        """Whether none was long enough to show what a window is."""
-
-    def hear(self, scenario: Scenario) -> None:
-        """Take one scenario's diagnoses for its vote."""
-        if scenario.is_unknown:
-            return
-        accumulates = scenario.accumulates
-        self._trained += scenario.trains
-        self._is_short = self._is_short and not scenario.has_windows
-        for line in scenario.lines:
-            for votes in (self._votes, self._of_windows) if accumulates else (self._votes,):
-                votes.setdefault(line, _Vote()).hear(scenario.claims_at(line), scenario.silent_at(line))
-            self._ran[line] += scenario.trains
-
-    def holds(self, diagnosis: Diagnosis) -> bool:
-        """Whether every known scenario that ran the line of ``diagnosis``, and has a voice in it, found the same."""
-        code, line = diagnosis.mistake.code, diagnosis.where.line
-        never_passed = self._ran[line] == self._trained
-        votes = (self._votes, self._of_windows) if never_passed else (self._votes,)
-        return any(line in one and not one[line].codes.isdisjoint({code, _UNSEEN_END + code}) for one in votes)
-
-    @property
-    def patience(self) -> int:
-        """After how many evaluations no more scenarios are worth their time."""
-        return _LONG_PATIENCE if self._has_any else _PATIENCE
-
-    def is_settled(self, lines: set[int]) -> bool:
-        """Whether no further scenario could bring a finding, if only ``lines`` can do anything to gradients."""
-        heard = self._votes.keys() if all(vote.knows_scales for vote in self._votes.values()) else set[int]()
-        return not self._has_any and not self._is_short and lines <= heard
-
-    @property
-    def _has_any(self) -> bool:
-        return any(vote.codes for votes in (self._votes, self._of_windows) for vote in votes.values())
-
-
 def agreed(explored: Explored) -> list[tuple[Diagnosis, Ledger]]:
     """The diagnoses that hold in every scenario which runs their line, each with a ledger that shows it."""
-    every = _agreed(explored.scenarios)
+    every = agreed_by(explored.scenarios)
     return [(d, ledger) for d, ledger in every if (d.mistake.code, d.where.line) not in explored.refuted]
-
-
-def _agreed(scenarios: list[Scenario]) -> list[tuple[Diagnosis, Ledger]]:
-    agreement = _Agreement()
-    for scenario in scenarios:
-        agreement.hear(scenario)
-    found: dict[tuple[str, int], tuple[Diagnosis, Ledger]] = {}
-    for scenario in scenarios:
-        for diagnosis in scenario.diagnoses:
-            found.setdefault((diagnosis.mistake.code, diagnosis.where.line), (diagnosis, scenario.ledger))
-    doubted = set()
-    if _steps_through_a_scaler(scenarios):
-        doubted.add(_SCALER_BYPASSED)
-    if any(_never_steps(scenario) for scenario in scenarios):
-        # Whether it steps is an open condition, which may hold at some of the micro-batches.
-        doubted.add(_STEPS_EVERY_TIME)
-    kept = [e for e in found.values() if agreement.holds(e[0]) and e[0].mistake.code not in doubted]
-    return [(_with_its_condition(diagnosis, scenarios), ledger) for diagnosis, ledger in kept]
-
-
-def _with_its_condition(diagnosis: Diagnosis, scenarios: list[Scenario]) -> Diagnosis:
-    """A diagnosis that only some scenarios have a voice in, with the settings that tell them from the others."""
-    code, line = diagnosis.mistake.code, diagnosis.where.line
-    heard = [s for s in scenarios if not s.is_unknown and line in s.lines]
-    voiced = [s.decisions for s in heard if not _is_silent(s, code, line)]
-    silent = [s.decisions for s in heard if _is_silent(s, code, line)]
-    common = {q: answer for q, answer in voiced[0].items() if all(d.get(q) is answer for d in voiced)} if voiced else {}
-    differing = [[q for q, answer in common.items() if d.get(q) is (not answer)] for d in silent]
-    deciding = dict.fromkeys(questions[0] for questions in differing if len(questions) == 1)
-    if not deciding or any(deciding.keys().isdisjoint(questions) for questions in differing):
-        return diagnosis
-    wordings = {question: words for s in heard for question, words in s.wordings.items()}
-    words = " and ".join(wordings[q][common[q]] for q in deciding if q in wordings)
-    return replace(diagnosis, said=message(f"when {words}, ", diagnosis.said)) if words else diagnosis
-
-
-def _is_silent(scenario: Scenario, code: str, line: int) -> bool:
-    """Whether a scenario has nothing to say of a mistake at a line, nor of a remainder whose end it does not see."""
-    if code not in scenario.silent_at(line):
-        return False
-    return code not in _OF_REMAINDERS or {code, _UNSEEN_END + code}.isdisjoint(scenario.claims_at(line))
-
-
-def _never_steps(scenario: Scenario) -> bool:
-    return scenario.trains and not any(isinstance(event, Step) for event in scenario.ledger.trace.events)
-
-
-def _steps_through_a_scaler(scenarios: list[Scenario]) -> bool:
-    """Whether any scenario steps through a grad scaler.
-
-    The condition that passes it by in another is then the one that switches it off (``GradScaler(enabled=use_amp)``),
-    and its scale is 1 there.
-    """
-    return any(isinstance(event, Step) and event.through_scaler for s in scenarios for event in s.ledger.trace.events)
