@@ -90,7 +90,7 @@ class Recorder:
     """The number that ``units`` was at first."""
     _is_of_part: bool = False
     """Whether ``units`` is the size of what was cut out of a batch."""
-    _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _last: dict[tuple[tuple[int, int], ...], tuple[int, int]] = field(default_factory=dict)
     _called_on: list[int | None] = field(default_factory=list)
     _ran: int = -1
     """The micro-batch that was drawn last when a backward last ran."""
@@ -166,12 +166,18 @@ class Recorder:
         known = [number for number in own if number is not None]
         return max(known) if known and len(known) == len(own) else self.micro_batch
 
-    def backward(self, node: syntax.Node, tensor: Tensor, synced: bool | None) -> None:
-        """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""
+    def backward(
+        self, node: syntax.Node, tensor: Tensor, synced: bool | None, called_from: tuple[tuple[int, int], ...] = ()
+    ) -> None:
+        """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks.
+
+        ``called_from`` are the places of the calls that it is in: called from another one, a function is not at the
+        same place again.
+        """
         where = self.locate(node)
         micro_batch = self._micro_batch_of_models()
         batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
-        place = (where.line, where.column)
+        place = ((where.line, where.column), *called_from)
         if len(batches) > 1:
             self.opaque(node, "one backward over the losses of several micro-batches")
             return
