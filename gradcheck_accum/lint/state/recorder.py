@@ -20,7 +20,7 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.state.control import OutOfBudget
-from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Stream, Tensor
+from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Stream, Tensor, is_part
 
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
@@ -218,6 +218,11 @@ class Recorder:
         self.epoch = self.passes
         self.passes += 1
         self._opened = self.micro_batch + 1
+
+    def has_trained(self, sources: frozenset[str] | None) -> bool:
+        """Whether a backward has made gradients of one of these: a model then, or a part of one."""
+        owners = (one.owner for one in self.raw if one.kind == "backward" and isinstance(one.owner, frozenset))
+        return any(is_part(source, model) for owner in owners for model in owner for source in sources or ())
 
     def given(self) -> int | None:
         """How many batches the pass gave so far."""

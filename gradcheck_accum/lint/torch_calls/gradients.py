@@ -239,6 +239,9 @@ def _clip_method(run: State, node: syntax.Call, base: Any, args: list[Any], kwar
         clip(run, node, args, kwargs)
     elif isinstance(base, v.Instance):
         return NotImplemented
+    elif run.recorder.has_trained(sources_of(base)):
+        # What shards a model clips the gradients of all of it, as they are then.
+        clip(run, node, [v.Parameters(sources_of(base)), *args], kwargs)
     else:
         run.recorder.opaque(node, "a clip that a framework makes")
     return Symbol()
