@@ -99,8 +99,8 @@ class Tensor:
 
     ``summed_at`` is the place that added the losses of several micro-batches up. ``is_each`` says that it stands for
     each of as many as a call gave: a list of losses, the number of which the source does not show. ``cut_off`` are the
-    models that it was computed from the output of, without their graphs. One that ``reaches_beyond`` its micro-batch was
-    computed outside of it, but for a part that its own was written into.
+    models that it was computed from the output of, without their graphs. One that ``reaches_beyond`` its micro-batch
+    was computed outside of it, but for a part that its own was written into.
     """
 
     parts: tuple[Part, ...]
