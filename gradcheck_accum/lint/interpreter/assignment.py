@@ -34,6 +34,8 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
             _assign_attribute(run, target, run.evaluate(target.value, scope), value)
         case syntax.Subscript():
             holder = run.evaluate(target.value, scope)
+            if isinstance(target.slice, syntax.Slice) and isinstance(value, Tensor) and value.models:
+                _write_part(run, target, holder, value, scope)
             key = run.evaluate(target.slice, scope) if not isinstance(target.slice, syntax.Slice) else None
             if isinstance(holder, dict):
                 if len(holder) < v.LONGEST_LIST:
@@ -51,6 +53,21 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
                 assign(run, target.value, replace(holder, tells_steps=True), scope)
             elif isinstance(key, str):
                 _assign_to_unknown(run, target, holder, key, value)
+
+
+def _write_part(run: State, target: syntax.Subscript, holder: Any, value: Tensor, scope: v.Scope) -> None:
+    """Write what was computed of a micro-batch into a part of what was computed outside of it (gradient caching).
+
+    A loss over all of it is then one of the whole batch, of which this micro-batch's backward is a term.
+    """
+    now = {part.micro_batch for part in value.parts}
+    outside = isinstance(holder, Tensor) and all(part.micro_batch not in now for part in holder.parts)
+    unknown = type(holder) is Symbol and not holder.name
+    name = target.value
+    while isinstance(name, syntax.Subscript):
+        name = name.value
+    if isinstance(name, syntax.Name) and run.loops.depth and (outside or unknown):
+        assign(run, name, replace(value, reaches_beyond=True), scope)
 
 
 def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: Any) -> None:

@@ -142,6 +142,8 @@ def _convert(function: Callable[[Any], Any]) -> Callable[[State, list[Any], dict
             return replace(args[0], value=value)
         if args and is_own_count(run, args[0]):
             return args[0]
+        if args and isinstance(args[0], v.Word):
+            return Symbol()  # a number that a text says
         # int(args.k) is still the same unknown number; float(loss) is a metric.
         return args[0] if args and isinstance(args[0], Symbol) else Symbol()
 

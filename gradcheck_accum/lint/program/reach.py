@@ -122,12 +122,18 @@ class Reach:
         return calls
 
     def _callers(self) -> dict[str, set[str]]:
-        """For each name the functions that call it."""
+        """For each name the functions that call it, and the classes whose objects call it as they are made."""
         callers: dict[str, set[str]] = {}
         for name, several in self._functions.items():
             for function in several:
                 for called in self._calls[id(function)]:
                     callers.setdefault(called, set()).add(name)
+        for cls in self.classes:
+            # Whoever makes an object runs what its class does to set it up: a trainer's whole training, say.
+            for method in cls.body:
+                if isinstance(method, syntax.FunctionDef) and method.name == "__init__":
+                    for called in self._calls[id(method)] - {".__init__"}:
+                        callers.setdefault(called, set()).add(cls.name)
         return callers
 
     def _any(self, names: frozenset[str], node: syntax.Node) -> bool:

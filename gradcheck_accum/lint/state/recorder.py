@@ -20,7 +20,7 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.state.control import OutOfBudget
-from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Stream, Tensor
+from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Stream, Tensor, is_part
 
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
@@ -90,7 +90,7 @@ class Recorder:
     """The number that ``units`` was at first."""
     _is_of_part: bool = False
     """Whether ``units`` is the size of what was cut out of a batch."""
-    _last: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    _last: dict[tuple[tuple[int, int], ...], tuple[int, int]] = field(default_factory=dict)
     _called_on: list[int | None] = field(default_factory=list)
     _ran: int = -1
     """The micro-batch that was drawn last when a backward last ran."""
@@ -166,12 +166,18 @@ class Recorder:
         known = [number for number in own if number is not None]
         return max(known) if known and len(known) == len(own) else self.micro_batch
 
-    def backward(self, node: syntax.Node, tensor: Tensor, synced: bool | None) -> None:
-        """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks."""
+    def backward(
+        self, node: syntax.Node, tensor: Tensor, synced: bool | None, called_from: tuple[tuple[int, int], ...] = ()
+    ) -> None:
+        """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks.
+
+        ``called_from`` are the places of the calls that it is in: called from another one, a function is not at the
+        same place again.
+        """
         where = self.locate(node)
         micro_batch = self._micro_batch_of_models()
         batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
-        place = (where.line, where.column)
+        place = ((where.line, where.column), *called_from)
         if len(batches) > 1:
             self.opaque(node, "one backward over the losses of several micro-batches")
             return
@@ -212,6 +218,11 @@ class Recorder:
         self.epoch = self.passes
         self.passes += 1
         self._opened = self.micro_batch + 1
+
+    def has_trained(self, sources: frozenset[str] | None) -> bool:
+        """Whether a backward has made gradients of one of these: a model then, or a part of one."""
+        owners = (one.owner for one in self.raw if one.kind == "backward" and isinstance(one.owner, frozenset))
+        return any(is_part(source, model) for owner in owners for model in owner for source in sources or ())
 
     def given(self) -> int | None:
         """How many batches the pass gave so far."""

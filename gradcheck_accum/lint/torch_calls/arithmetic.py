@@ -167,7 +167,9 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
             return Tensor(_weighed(parts), left.models | right.models, grad_scaled, cut_off=cut_off)
         if left.elementwise:
             return Tensor(left.parts, left.models | right.models, left.grad_scaled, elementwise=True)
-        return _product(run, op, left, right)
+        product = _product(run, op, left, right)
+        beyond = left.reaches_beyond or right.reaches_beyond
+        return replace(product, reaches_beyond=beyond) if isinstance(product, Tensor) else product
     tensor, other = (left, right) if isinstance(left, Tensor) else (right, left)
     if op in (Operator.ADD, Operator.SUB):
         return tensor.summed()

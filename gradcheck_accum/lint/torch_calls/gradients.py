@@ -44,7 +44,9 @@ def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -
     weighted = weighted or not run.made.hooked.isdisjoint(loss.models)
     # What a rate is divided by that a sum grows with, a loss whose reduction is not in sight need not be divided by.
     weighted = weighted or (any(part.assumed for part in loss.parts) and may_take_sums(run, loss.models))
-    run.recorder.backward(run.calls.called_at or node, loss.scaled(Factor(None)) if weighted else loss, synced)
+    called_from = tuple(site for site in run.calls.sites if site[0] >= 0)
+    loss = loss.scaled(Factor(None)) if weighted else loss
+    run.recorder.backward(run.calls.called_at or node, loss, synced, called_from)
 
 
 def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
@@ -237,6 +239,9 @@ def _clip_method(run: State, node: syntax.Call, base: Any, args: list[Any], kwar
         clip(run, node, args, kwargs)
     elif isinstance(base, v.Instance):
         return NotImplemented
+    elif run.recorder.has_trained(sources_of(base)):
+        # What shards a model clips the gradients of all of it, as they are then.
+        clip(run, node, [v.Parameters(sources_of(base)), *args], kwargs)
     else:
         run.recorder.opaque(node, "a clip that a framework makes")
     return Symbol()

@@ -42,7 +42,8 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
         v.carries_steps(value) or _is_scaled_loss(value) or _is_unknown(value) or _is_counted_before(run, value)
         for value in given
     )
-    factors = (Factor(None),) if hidden else ()
+    beyond = v.reach_beyond(given)
+    factors = (Factor(None),) if hidden or beyond else ()
     part = v.Part(
         name,
         Reduction.MEAN,
@@ -53,7 +54,7 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
         leaves_out=bool(models) and targets_leave_out(args, kwargs),
     )
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
-    return Tensor((part,), models | v.models_in(given), scaled, cut_off=v.cut_off_in(given))
+    return Tensor((part,), models | v.models_in(given), scaled, cut_off=v.cut_off_in(given), reaches_beyond=beyond)
 
 
 def _is_scaled_loss(value: Any) -> bool:
@@ -95,7 +96,9 @@ def loss(
     """What a loss of PyTorch's own gives; ``leaves_out`` says that targets of a certain value are none of its units."""
     given = all_arguments(args, kwargs)
     kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
-    factors = () if reduction is None or isinstance(reduction, str) else (Factor(None),)
+    is_shown = reduction is None or isinstance(reduction, str)
+    # Of a mean over more than the micro-batch, its own part is no mean: all parts add up to one loss.
+    factors = () if is_shown and not v.reach_beyond(given) else (Factor(None),)
     varies = counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)
     part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=varies)
     return Tensor((part,), v.models_in(given), elementwise=reduction == "none", cut_off=v.cut_off_in(given))

@@ -108,6 +108,11 @@ def cut_off_in(value: Any) -> frozenset[str]:
     return frozenset().union(*(item.cut_off for item in _held(value) if isinstance(item, Tensor)))
 
 
+def reach_beyond(value: Any) -> bool:
+    """Whether a value is, or holds, a tensor of more than its micro-batch, of which only a part is that one's."""
+    return any(isinstance(item, Tensor) and item.reaches_beyond for item in _held(value))
+
+
 def drawn_with(value: Any, micro_batch: int) -> Any:
     """What a loop or an iterator gives with a new micro-batch: the data in it are that one's."""
     match value:

@@ -99,7 +99,8 @@ class Tensor:
 
     ``summed_at`` is the place that added the losses of several micro-batches up. ``is_each`` says that it stands for
     each of as many as a call gave: a list of losses, the number of which the source does not show. ``cut_off`` are the
-    models that it was computed from the output of, without their graphs.
+    models that it was computed from the output of, without their graphs. One that ``reaches_beyond`` its micro-batch
+    was computed outside of it, but for a part that its own was written into.
     """
 
     parts: tuple[Part, ...]
@@ -109,6 +110,7 @@ class Tensor:
     summed_at: Location | None = field(default=None, compare=False)
     is_each: bool = False
     cut_off: frozenset[str] = field(default=frozenset(), compare=False)
+    reaches_beyond: bool = field(default=False, compare=False)
 
     def element(self, key: Hashable) -> Tensor:
         """One of several things that a call gave together, as far as their flows tell them apart."""
