@@ -203,8 +203,11 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     guessed = not (trains or run.in_training or run.calls.yielded is not None) and is_guessed(run, source)
     run.loops.guessed += guessed
     run.loops.depth += trains
-    outer_turn, outer_body = run.loops.turn, run.loops.body
+    outer_turn, outer_body, outer_window = run.loops.turn, run.loops.body, run.loops.holds_a_window
     run.loops.body = node.body if trains else outer_body
+    if trains:
+        is_counted = isinstance(source, tuple) and source[:1] == ("range",)
+        run.loops.holds_a_window = is_counted and not is_pass and not run.reach.steps(node.body)
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
     try:
@@ -230,7 +233,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn, run.loops.body = outer_turn, outer_body
+        run.loops.turn, run.loops.body, run.loops.holds_a_window = outer_turn, outer_body, outer_window
         if is_pass and trains:
             run.loops.passes -= 1
         if listed is not None:
@@ -273,7 +276,9 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
         run.recorder.epoch = None
     run.loops.depth += trains
     outer_turn, outer_body, turns = run.loops.turn, run.loops.body, 0
+    outer_window = run.loops.holds_a_window
     run.loops.body = node.body if trains else outer_body
+    run.loops.holds_a_window = outer_window and not trains
     guessed = False
     try:
         while True:
@@ -300,7 +305,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn, run.loops.body = outer_turn, outer_body
+        run.loops.turn, run.loops.body, run.loops.holds_a_window = outer_turn, outer_body, outer_window
 
 
 def _with(run: State, node: syntax.With, scope: v.Scope) -> None:

@@ -94,6 +94,7 @@ def loss(
 ) -> Tensor:
     """What a loss of PyTorch's own gives; ``leaves_out`` says that targets of a certain value are none of its units."""
     given = all_arguments(args, kwargs)
+    run.use(given)
     kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
     factors = () if reduction is None or isinstance(reduction, str) else (Factor(None),)
     varies = counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)

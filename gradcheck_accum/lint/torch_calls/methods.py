@@ -131,6 +131,7 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
 def _tensor_method(
     run: State, node: syntax.Call, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
+    run.use(all_arguments(args, kwargs))
     if name in READS:
         return read(run, node, base)
     if name in CUTS_GRAPH:
