@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import Operation
@@ -28,7 +29,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.under_way import Sorting
-from gradcheck_accum.lint.state.values import Tensor
+from gradcheck_accum.lint.state.values import Num, Tensor
 from gradcheck_accum.lint.syntax import Comparison, Operator, call_name, text_of, walk
 from gradcheck_accum.lint.torch_calls.arithmetic import binary
 from gradcheck_accum.lint.torch_calls.distributed import context_of
@@ -138,6 +139,8 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
     is_open = run.question.was_open and run.loops.depth > 0
     if is_open:
         run.question.open_around.append((node.test, scope))
+    if chosen and decides:
+        _know_as_equal(run, node.test, scope)
     run.question.branches.append(node)
     try:
         run.execute(node.body if chosen else node.orelse, scope)
@@ -145,6 +148,20 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
         run.question.branches.pop()
         if is_open:
             run.question.open_around.pop()
+
+
+def _know_as_equal(run: State, test: syntax.Expression, scope: v.Scope) -> None:
+    """Where a loop steps because a count equals a number of the source, the count is that number."""
+    match test:
+        case syntax.Compare(
+            left=syntax.Name() as name,
+            ops=(Comparison.EQ,),
+            comparators=((syntax.Name() | syntax.Attribute() | syntax.Constant()) as other,),
+        ):
+            count, number = run.evaluate(name, scope), run.evaluate(other, scope)
+            shown = isinstance(number, Num) and not number.tags & {v.LENGTH, v.TOTAL, v.UNITS}
+            if shown and isinstance(count, Num) and count.value == number.value:
+                assign(run, name, replace(count, origins=count.origins | number.origins), scope)
 
 
 def _sorts(run: State, node: syntax.If, scope: v.Scope) -> bool:
