@@ -104,6 +104,10 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
     if isinstance(current, list) and isinstance(change, v.Parameters) and node.op is Operator.ADD:
         current.append(change)
         return
+    adds = current.cls.bound("__iadd__", current) if isinstance(current, v.Instance) else None
+    if adds is not None and node.op is Operator.ADD:
+        assign(run, node.target, call_function(run, adds, [change], {}), scope)
+        return
     result = summed(run, node, binary(run, node.op, current, change))
     if isinstance(result, Tensor) and not result.is_located:
         result = result.located(run.recorder.locate(node))
