@@ -14,7 +14,7 @@ from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown
-from gradcheck_accum.lint.torch_calls.masks import chooses, is_left_out
+from gradcheck_accum.lint.torch_calls.masks import are_counted_places, chooses, is_left_out
 from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.models import sources_of
 from gradcheck_accum.lint.torch_calls.own_networks import keep
@@ -49,6 +49,10 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
                 holder[key.value] = value
             elif isinstance(holder, v.Data) and chooses(key) and is_left_out(value):
                 assign(run, target.value, replace(holder, ignored=True), scope)
+            elif isinstance(holder, v.Data) and holder.is_blank:
+                # As many of it count as are written.
+                ignored = holder.ignored or chooses(key)
+                assign(run, target.value, replace(holder, ignored=ignored, is_blank=are_counted_places(key)), scope)
             elif isinstance(holder, v.Data) and isinstance(key, str) and v.may_divide_by_steps(value):
                 assign(run, target.value, replace(holder, tells_steps=True), scope)
             elif isinstance(key, str):

@@ -46,12 +46,12 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import call_name, text_of
-from gradcheck_accum.lint.torch_calls.data import is_shown
+from gradcheck_accum.lint.torch_calls.data import are_loaders, is_shown, one_after_another
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
 from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
 from gradcheck_accum.lint.torch_calls.losses import IGNORED, all_arguments, computation, loss
-from gradcheck_accum.lint.torch_calls.masks import pads_to_the_longest
+from gradcheck_accum.lint.torch_calls.masks import is_left_out, pads_to_the_longest
 from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of_value
 from gradcheck_accum.lint.torch_calls.metrics import read, shown_by_call
 from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
@@ -291,7 +291,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         return args[0]
     if path.startswith("torch.") and tail.endswith("_like") and args and isinstance(args[0], v.Data):
         kind = tail.removesuffix("_like")
-        return v.Data(args[0].rows, made=_turn(run, kind), holds=_held(kind))
+        is_blank = kind == "full" and any(map(is_left_out, args[1:]))
+        return v.Data(args[0].rows, made=_turn(run, kind), holds=_held(kind), is_blank=is_blank)
     got = v.got_in(args[0]) if path.startswith("torch.") and tail in MAKES_DATA and args else None
     if got is not None:
         return got  # the same data, as a tensor
@@ -304,6 +305,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
             made=_turn(run, tail),
             holds=_held(tail),
             is_tensor=True,
+            is_blank=tail == "full" and any(map(is_left_out, args[1:])),
             shape=whole if len(whole) == len(shape) else (),
         )
     if path.startswith("torch.nn.functional.") and (
@@ -326,6 +328,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         return v.Repeated(text_of(node))
     if path == "itertools.chain.from_iterable" and args and isinstance(args[0], v.Repeated):
         return v.Stream.endless()
+    if path == "itertools.chain.from_iterable" and args and are_loaders(args[0]):
+        return one_after_another(args[0])
     if path in STARTS_PROCESSES and args:
         further = kwargs.get("args", args[1] if len(args) > 1 else ())
         known = list(further) if isinstance(further, (list, tuple)) else []

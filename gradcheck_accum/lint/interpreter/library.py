@@ -29,10 +29,12 @@ from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import Operator, text_of
 from gradcheck_accum.lint.torch_calls.arithmetic import binary, reduced
 from gradcheck_accum.lint.torch_calls.data import (
+    are_loaders,
     chunks,
     draw_from,
     length_of_value,
     new_loader,
+    one_after_another,
     split,
     stream,
 )
@@ -318,6 +320,8 @@ def _tensor_dataset(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _chain(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if are_loaders(args):
+        return one_after_another(args)
     return v.united(args) if v.all_parameters(args) else Symbol()
 
 

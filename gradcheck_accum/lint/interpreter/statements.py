@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import Operation
@@ -28,7 +29,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.under_way import Sorting
-from gradcheck_accum.lint.state.values import Tensor
+from gradcheck_accum.lint.state.values import Num, Tensor
 from gradcheck_accum.lint.syntax import Comparison, Operator, call_name, text_of, walk
 from gradcheck_accum.lint.torch_calls.arithmetic import binary
 from gradcheck_accum.lint.torch_calls.distributed import context_of
@@ -103,6 +104,10 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
     if isinstance(current, list) and isinstance(change, v.Parameters) and node.op is Operator.ADD:
         current.append(change)
         return
+    adds = current.cls.bound("__iadd__", current) if isinstance(current, v.Instance) else None
+    if adds is not None and node.op is Operator.ADD:
+        assign(run, node.target, call_function(run, adds, [change], {}), scope)
+        return
     result = summed(run, node, binary(run, node.op, current, change))
     if isinstance(result, Tensor) and not result.is_located:
         result = result.located(run.recorder.locate(node))
@@ -138,6 +143,8 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
     is_open = run.question.was_open and run.loops.depth > 0
     if is_open:
         run.question.open_around.append((node.test, scope))
+    if chosen and decides:
+        _know_as_equal(run, node.test, scope)
     run.question.branches.append(node)
     try:
         run.execute(node.body if chosen else node.orelse, scope)
@@ -145,6 +152,20 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
         run.question.branches.pop()
         if is_open:
             run.question.open_around.pop()
+
+
+def _know_as_equal(run: State, test: syntax.Expression, scope: v.Scope) -> None:
+    """Where a loop steps because a count equals a number of the source, the count is that number."""
+    match test:
+        case syntax.Compare(
+            left=syntax.Name() as name,
+            ops=(Comparison.EQ,),
+            comparators=((syntax.Name() | syntax.Attribute() | syntax.Constant()) as other,),
+        ):
+            count, number = run.evaluate(name, scope), run.evaluate(other, scope)
+            shown = isinstance(number, Num) and not number.tags & {v.LENGTH, v.TOTAL, v.UNITS}
+            if shown and isinstance(count, Num) and count.value == number.value:
+                assign(run, name, replace(count, origins=count.origins | number.origins), scope)
 
 
 def _sorts(run: State, node: syntax.If, scope: v.Scope) -> bool:
@@ -203,8 +224,11 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     guessed = not (trains or run.in_training or run.calls.yielded is not None) and is_guessed(run, source)
     run.loops.guessed += guessed
     run.loops.depth += trains
-    outer_turn, outer_body = run.loops.turn, run.loops.body
+    outer_turn, outer_body, outer_window = run.loops.turn, run.loops.body, run.loops.holds_a_window
     run.loops.body = node.body if trains else outer_body
+    if trains:
+        is_counted = isinstance(source, tuple) and source[:1] == ("range",)
+        run.loops.holds_a_window = is_counted and not is_pass and not run.reach.steps(node.body)
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
     try:
@@ -230,7 +254,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn, run.loops.body = outer_turn, outer_body
+        run.loops.turn, run.loops.body, run.loops.holds_a_window = outer_turn, outer_body, outer_window
         if is_pass and trains:
             run.loops.passes -= 1
         if listed is not None:
@@ -273,7 +297,9 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
         run.recorder.epoch = None
     run.loops.depth += trains
     outer_turn, outer_body, turns = run.loops.turn, run.loops.body, 0
+    outer_window = run.loops.holds_a_window
     run.loops.body = node.body if trains else outer_body
+    run.loops.holds_a_window = outer_window and not trains
     guessed = False
     try:
         while True:
@@ -300,7 +326,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn, run.loops.body = outer_turn, outer_body
+        run.loops.turn, run.loops.body, run.loops.holds_a_window = outer_turn, outer_body, outer_window
 
 
 def _with(run: State, node: syntax.With, scope: v.Scope) -> None:

@@ -143,6 +143,11 @@ class Recorder:
         self.cuts = False
         self.drawn_from = []
 
+    def draw_apart(self) -> None:
+        """A new micro-batch begins that the pass under way has not given."""
+        self.draw()
+        self._opened += 1
+
     def joins(self, stream: Stream) -> bool:
         """Whether an iterator's next batch belongs to the micro-batch under way, which other iterators gave so far.
 

@@ -111,6 +111,8 @@ class State:
         So are those that it has got from elsewhere. Unless data is given as well: then they are noise, or settings; and
         what a turn uses first after its backward was no data of that.
         """
+        given = tuple(given)
+        self.use(given)
         data = [value for value in given if isinstance(value, (v.Data, v.Got))]
         turns = [value.made if isinstance(value, v.Data) else value.turn for value in data]
         known = [turn for turn in turns if turn is not None]
@@ -120,6 +122,30 @@ class State:
             made.add(min(known))
             self.recorder.draw()
             self.recorder.learn_units(v.rows_in(data[0]))
+
+    def use(self, given: Iterable[Any]) -> None:
+        """A model or a loss is given values, which may be data: those that this turn has made of chance, or others."""
+        for value in given:
+            match value:
+                case v.Data(holds=v.Holds.CONSTANTS) | Num() | str() | bool() | None:
+                    continue
+                case v.Tensor() if value.models:
+                    continue
+                case v.Data(drawn=None, made=int() as turn):
+                    self.loops.used.add(turn)
+                case _:
+                    self.loops.used.add(None)
+
+    def draw_chance(self) -> None:
+        """A loss is differentiated in a turn of a window that is counted through.
+
+        If it has no other data than random numbers of this turn, they are its micro-batch, whatever data others have,
+        and none of those that a pass has given.
+        """
+        turn = self.loops.turn
+        if self.loops.holds_a_window and self.loops.used == {turn} and turn not in self.iterated.made:
+            self.iterated.made.add(turn)
+            self.recorder.draw_apart()
 
     @property
     def boundary(self) -> syntax.If | None:

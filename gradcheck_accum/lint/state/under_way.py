@@ -39,11 +39,17 @@ class Loops:
     body: Sequence[syntax.Statement] = ()
     """The statements of the innermost loop that makes gradients."""
 
+    holds_a_window: bool = False
+    """Whether the innermost of them is counted through, and is a window: it makes gradients, and no step."""
+    used: set[int | None] = field(default_factory=set)
+    """The turns whose random numbers models and losses were given in this turn; None for any other data."""
+
     def begin_turn(self, trains: bool) -> None:
         """A loop begins another turn."""
         if trains:
             self.begun += 1
             self.turn = self.begun
+            self.used = set()
 
 
 @dataclass(slots=True)

@@ -66,6 +66,7 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     if isinstance(left, bool) or isinstance(right, bool):
         return UNKNOWN
     if isinstance(left, Tensor) or isinstance(right, Tensor):
+        run.use((left, right))
         return _tensor_arithmetic(run, op, left, right)
     if op is Operator.ADD and isinstance(left, list) and isinstance(right, list):
         return left + right if len(left) + len(right) <= v.LONGEST_LIST else UNKNOWN
@@ -91,7 +92,8 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
             op is not Operator.MATMULT and v.turn_made((left, right)) is not None
         ):
             # Of what a loop has made of random numbers, more of its data is made; a product of matrices may be a model.
-            return replace(_of_data(op, left, right), made=v.turn_made((left, right)))
+            drawn = next((one.drawn for one in (left, right) if one.drawn is not None), None)
+            return replace(_of_data(op, left, right), made=v.turn_made((left, right)), drawn=drawn)
     if v.is_data(left) or v.is_data(right):
         factors = (Factor(None),) if v.carries_steps(left) or v.carries_steps(right) else ()
         return Tensor((replace(_fresh(run, "expression"), factors=factors),), elementwise=True)

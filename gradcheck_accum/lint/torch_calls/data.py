@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 from gradcheck_accum.ledger.stated_names import names_steps
 from gradcheck_accum.lint.control_flow.functions import call_function
@@ -128,7 +129,8 @@ def split(run: State, data: Any, size: Any) -> Any:
     if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
         count, left = -(-data.rows // size.value), data.rows % size.value
         return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
-    return v.Chunks(ASSUMED_STEPS, assumed=True) if isinstance(data, (v.Data, Symbol)) else Symbol()
+    whole = isinstance(data, v.Data) and data.is_counted_out
+    return v.Chunks(ASSUMED_STEPS, assumed=True, whole=whole) if isinstance(data, (v.Data, Symbol)) else Symbol()
 
 
 def slice_of_data(
@@ -184,7 +186,7 @@ def assumed_length(run: State, source: Any) -> int:
     That a length was assumed is noted, for what messages may state.
     """
     run.recorder.assumed_length = True
-    if isinstance(source, (v.Loader, v.Configured)) and source.whole:
+    if isinstance(source, (v.Loader, v.Configured, v.Chunks)) and source.whole:
         return run.knowledge.unbounded_length()
     return run.knowledge.pass_length()
 
@@ -205,6 +207,22 @@ def length_of(run: State, loader: v.Loader) -> int:
 def batches_of(loader: v.Loader, length: int) -> list[v.Data]:
     """The batches of a pass over ``loader``, of which there are ``length``."""
     return [*[v.Data(loader.rows)] * (length - 1), v.Data(loader.last_rows)][:length]
+
+
+def are_loaders(value: Any) -> TypeGuard[Sequence[v.Loader]]:
+    """Whether a value is several loaders of known batches, and no generator, which gives its own only once."""
+    several = isinstance(value, (list, tuple)) and len(value) > 0
+    return several and all(isinstance(one, v.Loader) and not one.generated for one in value)
+
+
+def one_after_another(loaders: Sequence[v.Loader]) -> v.Loader:
+    """The batches of several loaders in one stream, whose length the source shows where it shows theirs."""
+    lengths = [loader.length for loader in loaders]
+    known = [length for length in lengths if length is not None]
+    sizes = {size for loader in loaders for size in (loader.rows, loader.last_rows)}
+    rows = sizes.pop() if len(sizes) == 1 else None
+    length = sum(known) if len(known) == len(lengths) else None
+    return v.Loader(length, rows, whole=all(loader.whole for loader in loaders), last_rows=rows)
 
 
 def batch_at(run: State, loader: v.Loader, index: Any) -> v.Data:

@@ -39,6 +39,7 @@ def as_loss(run: State, value: Any) -> Tensor:
 def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -> None:
     """Record a backward; ``weighted`` says that it was given a gradient argument."""
     loss = as_loss(run, value)
+    run.draw_chance()
     synced = run.sync.of_backward(loss.models)
     run.loops.trained.add(run.loops.turn)
     weighted = weighted or not run.made.hooked.isdisjoint(loss.models)

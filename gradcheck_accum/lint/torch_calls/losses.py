@@ -95,6 +95,7 @@ def loss(
 ) -> Tensor:
     """What a loss of PyTorch's own gives; ``leaves_out`` says that targets of a certain value are none of its units."""
     given = all_arguments(args, kwargs)
+    run.use(given)
     kind = Reduction.SUM if reduction == "sum" else Reduction.MEAN
     is_shown = reduction is None or isinstance(reduction, str)
     # Of a mean over more than the micro-batch, its own part is no mean: all parts add up to one loss.

@@ -47,6 +47,13 @@ def chooses(index: Any) -> bool:
     return isinstance(index, v.Data) and (index.holds is Holds.MASK or index.varies)
 
 
+def are_counted_places(index: Any) -> bool:
+    """Whether an index is as many places in every micro-batch: numbers, or data of rows that the source shows."""
+    places = index if isinstance(index, tuple) else (index,)
+    shown = [isinstance(one, v.Data) and one.rows is not None and not chooses(one) for one in places]
+    return any(shown) and all(is_shown or isinstance(one, Num) for is_shown, one in zip(shown, places, strict=True))
+
+
 def counted(run: State, data: v.Data) -> v.Data:
     """All of data added up to one number."""
     return v.Data(counted=run.recorder.micro_batch, holds=data.holds)
@@ -80,7 +87,7 @@ def mean_over(tensor: Tensor) -> Tensor | None:
 
 
 def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], reduction: Any, has_ignored: bool) -> bool:
-    """Whether the units of a PyTorch loss depend on the data; ``told`` says that it is given a target value to ignore.
+    """Whether the units of a PyTorch loss depend on the data; ``has_ignored``, that it has a target value to ignore.
 
     An unreduced loss is zero where a target is ignored, and reducing it counts these elements too.
     """
@@ -88,7 +95,8 @@ def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], redu
     if any(_is_chosen(value) for value in given):
         return True
     holds = name in LEAVE_TARGETS_OUT and any(isinstance(value, v.Data) and value.ignored for value in given)
-    return (has_ignored or holds) and reduction != "none"
+    as_many = any(isinstance(value, v.Data) and value.is_blank and not value.ignored for value in given)
+    return ((has_ignored and not as_many) or holds) and reduction != "none"
 
 
 def targets_leave_out(args: list[Any], kwargs: dict[str, Any]) -> bool:

@@ -131,6 +131,7 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
 def _tensor_method(
     run: State, node: syntax.Call, base: Tensor, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
+    run.use(all_arguments(args, kwargs))
     if name in READS:
         return read(run, node, base)
     if name in CUTS_GRAPH:
@@ -180,6 +181,8 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         return replace(base.changed(base.rows), holds=v.Holds.PLACES)
     if name == "nonzero":
         return v.Data(holds=v.Holds.PLACES, varies=True)
+    if name == "unfold" and base.rows is not None and len(args) == 3:
+        return _windows_along(base, *args)
     if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
         return [Symbol() for _ in range(base.rows)]
     dimension = args[0] if args else kwargs.get("dim")
@@ -190,6 +193,20 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         return counted(run, base)
     changed = base.changed(base.rows) if keeps else replace(base.changed(), counted=None)
     return replace(changed, ignored=True) if name.startswith("masked_fill") and any(map(is_left_out, args)) else changed
+
+
+def _windows_along(data: v.Data, dimension: Any, size: Any, step: Any) -> v.Data:
+    """The windows of ``size`` rows that begin ``step`` rows apart: as many as data have room for."""
+    counts = [
+        one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in (dimension, size, step)
+    ]
+    windows = replace(data.changed(), counted=None)
+    match counts:
+        case [0, int() as long, int() as apart] if data.rows is not None and apart > 0 and 0 < long <= data.rows:
+            return replace(windows, rows=(data.rows - long) // apart + 1)
+        case [int() as along, _, _] if along > 0:
+            return replace(windows, rows=data.rows)
+    return windows
 
 
 def _is_no_first_dimension(number: Any) -> bool:

@@ -29,7 +29,8 @@ class Data:
     what that was multiplied by. ``made`` is the turn of a training loop in which random numbers were drawn for it, or
     for the rows that it takes. ``is_part`` says that it was cut out of other data, ``varies`` that it has as many
     elements as the data say (chosen by a mask, or padded to the longest), and ``ignored`` that some of them hold what
-    losses leave out. ``sizes`` are its dimensions where it was given them, a negative one for what follows from others.
+    losses leave out. ``is_blank`` says that all of it held that, but for as much in every micro-batch. ``sizes`` are
+    its dimensions where it was given them, a negative one for what follows from others.
     ``drawn`` is the number of the micro-batch that it was drawn with, None where that is not known. ``is_tensor`` says
     that a call has made it: it is no batch of several tensors. ``shape`` is its whole shape, where that call shows it.
     ``tells_steps`` says that K was computed into it, or put into the batch: what a model makes of it may be divided.
@@ -44,6 +45,7 @@ class Data:
     holds: Holds = Holds.VALUES
     varies: bool = False
     ignored: bool = False
+    is_blank: bool = field(default=False, compare=False)
     times: Num | None = None
     sizes: tuple[Num, ...] = ()
     drawn: int | None = field(default=None, compare=False)
@@ -120,12 +122,14 @@ class Unmade:
 class Chunks:
     """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike.
 
-    ``assumed`` says that the source does not show how many.
+    ``assumed`` says that the source does not show how many, ``whole`` that they may be whole windows then: who made the
+    data that they are cut from said how many.
     """
 
     count: int
     rows: int | None = None
     assumed: bool = False
+    whole: bool = False
 
     @property
     def piece(self) -> Data:
