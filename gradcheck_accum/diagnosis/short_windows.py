@@ -245,15 +245,17 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
             shares = account.shares(window, series)
             if shares is None or window.step is None or not shares.level or window.is_short_of_ranks:
                 continue
-            steps = window.step.accumulation_steps or _stated_divisor(account, shares)
+            steps = window.step.accumulation_steps or _stated_divisor(account, shares, window.step)
             if steps >= 2 and account.same(shares.level, 1.0 / steps):
                 yield _steps_at_every_micro_batch(window, window.step, steps)
 
 
-def _stated_divisor(account: Account, shares: Shares) -> int:
-    """What a loss is divided by under a name of K, or if the caller states the coefficient; 0 if neither applies."""
+def _stated_divisor(account: Account, shares: Shares, step: Step) -> int:
+    """What a loss is divided by under a name of K, as the number of parts of the data, or if the caller states its
+    coefficient; 0 if none of these applies."""
+    counted = step.counted_by.parts if step.counted_by is not None else frozenset[str]()
     named = any(
-        names_steps(factor.origins)
+        names_steps(factor.origins) or not counted.isdisjoint(factor.origins)
         for weight in shares.live
         for term in weight.entry.backward.terms
         for factor in term.factors
