@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from loops_with_places import codes_in
 from watching import watch_source
 
 from gradcheck_accum.results.verdict import Verdict
@@ -52,6 +53,7 @@ WRONG = {
 def test_each_part_is_stepped_alone_but_weighted_as_one_of_several(source: str, tmp_path: Path) -> None:
     result = watch_source(source, tmp_path)
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA304"]), result.reason
+    assert codes_in(source) == ["GA304"]
     parts = 3 if "PIECES, SHARPNESS = 3" in source else 4
     assert all(w.grad_norm_ratio == pytest.approx(1 / parts, rel=1e-5) for w in result.windows)
 
@@ -76,3 +78,4 @@ RIGHT = {
 def test_what_divides_something_else_or_is_another_number_is_the_objective_s(source: str, tmp_path: Path) -> None:
     result = watch_source(source, tmp_path)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert codes_in(source) == []

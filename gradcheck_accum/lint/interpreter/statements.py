@@ -19,6 +19,7 @@ from gradcheck_accum.lint.interpreter.iteration import (
     is_cut,
     is_guessed,
     listed_in,
+    origins_of_parts,
     plan,
     with_numbers,
 )
@@ -203,8 +204,10 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     guessed = not (trains or run.in_training or run.calls.yielded is not None) and is_guessed(run, source)
     run.loops.guessed += guessed
     run.loops.depth += trains
-    outer_turn, outer_body = run.loops.turn, run.loops.body
-    run.loops.body = node.body if trains else outer_body
+    outer_turn, outer_body, outer_parts = run.loops.turn, run.loops.body, run.loops.parts
+    if trains:
+        run.loops.body = node.body
+        run.loops.parts = origins_of_parts(source) if run.reach.steps(node.body) else frozenset()
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
     try:
@@ -230,7 +233,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn, run.loops.body = outer_turn, outer_body
+        run.loops.turn, run.loops.body, run.loops.parts = outer_turn, outer_body, outer_parts
         if is_pass and trains:
             run.loops.passes -= 1
         if listed is not None:

@@ -114,7 +114,7 @@ def chunks(run: State, count: Any) -> Any:
         return v.Chunks(len(count) + 1) if id(count) not in run.iterated.grown else Symbol()
     count = bind_steps(run, count) if run.loops.depth else count
     known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
-    return v.Chunks(count.value) if known else Symbol()
+    return v.Chunks(count.value, origins=count.origins) if known else Symbol()
 
 
 def split(run: State, data: Any, size: Any) -> Any:

@@ -120,12 +120,13 @@ class Unmade:
 class Chunks:
     """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike.
 
-    ``assumed`` says that the source does not show how many.
+    ``assumed`` says that the source does not show how many; ``origins`` are those of the number that it asks for.
     """
 
     count: int
     rows: int | None = None
     assumed: bool = False
+    origins: frozenset[str] = frozenset()
 
     @property
     def piece(self) -> Data:
