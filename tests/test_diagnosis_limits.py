@@ -90,6 +90,25 @@ def test_a_remainder_is_misscaled_by_k_alone(
     assert [code for code in codes(events) if code == "GA103"] == expected
 
 
+@pytest.mark.parametrize(
+    ("divisors", "found"),
+    [
+        ((5, 3, 3), [("GA103", "the last window holds 3 micro-batches, but 1 of them is still divided by 5")]),
+        ((5, 5, 3), [("GA103", "the last window holds 3 micro-batches, but 2 of them are still divided by 5")]),
+        ((3, 3, 3), []),
+        ((5, 5, 5), [("GA103", "the last window holds 3 micro-batches, but the loss is still divided by 5")]),
+        # Neither number explains 4.
+        ((5, 4, 3), []),
+    ],
+)
+def test_a_remainder_of_which_only_some_are_scaled_by_its_length(
+    divisors: Sequence[float], found: list[tuple[str, str]]
+) -> None:
+    tail = [backward(10 + i, divisor, units=5, epoch=0) for i, divisor in enumerate(divisors)]
+    events = [*windows([5, 5], 5, epochs=[10]), *tail, step(), zero()]
+    assert [(code, text.partition(":")[0]) for code, text, _ in reported(events)] == found
+
+
 def passes_of(lengths: Sequence[int], k: int) -> list[Event]:
     """Passes over the data, each a window of its own that is divided by K, which is stated."""
     events: list[Event] = []

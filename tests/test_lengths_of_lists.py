@@ -125,3 +125,48 @@ def test_the_length_of_another_list_is_a_number_like_others(tmp_path: Path) -> N
     body = CUT + OVER.format(loss="criterion(model(x), y) / len(heads)") + STEP
     result, codes, _ = judged(heads + body, tmp_path)
     assert (result.verdict, codes) == (Verdict.DEVIATES, ["GA101"]), result.reason
+
+
+TASKS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+K = {k}
+trunk, heads = nn.Linear(4, 6), nn.ModuleList([nn.Linear(6, 1), nn.Linear(6, 3), nn.Linear(6, 1)])
+optimizer = torch.optim.SGD([*trunk.parameters(), *heads.parameters()], lr=0.1)
+def losses(x, level, group, flag):
+    h = torch.tanh(trunk(x))
+    return dict(
+        level=F.mse_loss(heads[0](h)[:, 0], level),
+        group=F.cross_entropy(heads[1](h), group),
+        flag=F.binary_cross_entropy_with_logits(heads[2](h)[:, 0], flag),
+    )
+for update in range(3):
+    optimizer.zero_grad()
+    held = []
+    for turn in range(K):
+        x = torch.randn(2, 4)
+        held.append(x)
+        tasks = losses(x, x[:, 0], x[:, 1:].argmax(1), (x[:, 0] > 0).float())
+        named = [tasks["level"], tasks["group"], tasks["flag"]]
+        ({loss}).backward()
+    optimizer.step()
+"""
+MEANS = {"a dictionary": "sum(tasks.values()) / len(tasks)", "a list": "sum(named) / len(named)"}
+
+
+@pytest.mark.parametrize("k", [3, 5])
+@pytest.mark.parametrize("mean", MEANS.values(), ids=MEANS)
+def test_the_number_of_losses_that_are_added_up_is_no_k(mean: str, k: int, tmp_path: Path) -> None:
+    # The mean over 3 tasks is the objective's, in K = 3 as in K = 5, and each of the K micro-batches is weighted Kx.
+    result, codes, found = judged(TASKS.format(loss=mean, k=k), tmp_path)
+    assert (result.verdict, codes, found) == (Verdict.DEVIATES, ["GA101"], ["GA101"]), result.reason
+    assert all(w.grad_norm_ratio == pytest.approx(k, rel=1e-5) for w in result.windows)
+
+
+@pytest.mark.parametrize("k", [3, 5])
+@pytest.mark.parametrize("loss", [*(f"{mean} / K" for mean in MEANS.values()), "sum(tasks.values()) / K"])
+def test_k_divides_the_sum_or_the_mean_of_as_many_losses(loss: str, k: int, tmp_path: Path) -> None:
+    result, codes, found = judged(TASKS.format(loss=loss, k=k), tmp_path)
+    assert (result.verdict, codes, found) == (Verdict.EQUIVALENT, [], []), result.reason

@@ -19,7 +19,12 @@ from gradcheck_accum.diagnosis.mean_of_means import find_left_out
 from gradcheck_accum.diagnosis.per_micro_batch import find_average, find_cut_short, find_schedule
 from gradcheck_accum.diagnosis.reported_loss import find_misreported
 from gradcheck_accum.diagnosis.retained_graphs import find_held_graphs, find_kept_losses
-from gradcheck_accum.diagnosis.short_windows import find_remainder_scale, find_skipped_step, find_step_every_batch
+from gradcheck_accum.diagnosis.short_windows import (
+    find_partly_scaled_remainder,
+    find_remainder_scale,
+    find_skipped_step,
+    find_step_every_batch,
+)
 from gradcheck_accum.diagnosis.sync import find_synchronisation
 from gradcheck_accum.diagnosis.window_boundary import find_off_by_one, find_remainder
 from gradcheck_accum.ledger.location import Location
@@ -33,6 +38,7 @@ _FINDERS = (
     find_divided_again,
     find_left_out,
     find_remainder_scale,
+    find_partly_scaled_remainder,
     find_skipped_step,
     find_zeroing,
     find_stale,

@@ -113,6 +113,34 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             )
 
 
+def find_partly_scaled_remainder(account: Account) -> Iterator[Diagnosis]:
+    """GA103: some micro-batches of a remainder are divided by their number, and the others still by K."""
+    exceptions = interrupted(account)
+    for series in account.series():
+        full = [shares for w in account.full() if (shares := account.shares(w, series)) is not None]
+        if not full or any(not account.same(shares.level, 1.0) for shares in full):
+            continue
+        for window in account.known():
+            shares, step = account.shares(window, series), window.step
+            if shares is None or step is None or shares.kind is not Reduction.MEAN or shares.elsewhere:
+                continue
+            if window.index in exceptions or _is_of_a_phase(account, window) or _is_inside_a_pass(account, window):
+                continue
+            length, of_each = shares.length, [weight.share or 0.0 for weight in shares.live]
+            still = sum(account.same(share, 1.0 / account.steps) for share in of_each)
+            own = sum(account.same(share, 1.0 / length) for share in of_each)
+            if length < account.steps and still and own and still + own == length:
+                yield diagnosis(
+                    "GA103",
+                    step.where,
+                    f"the last window holds {plural(length)}, but {still} of them {'is' if still == 1 else 'are'} "
+                    f"still divided by {account.steps}: weighted {times(length / account.steps)} relative to the large "
+                    "batch",
+                    "divide each by the number of micro-batches that the window actually holds",
+                    window,
+                )
+
+
 def find_skipped_step(account: Account) -> Iterator[Diagnosis]:
     """GA303: the micro-batch at which a window should have ended was counted but skipped, and its step with it.
 
@@ -245,15 +273,17 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
             shares = account.shares(window, series)
             if shares is None or window.step is None or not shares.level or window.is_short_of_ranks:
                 continue
-            steps = window.step.accumulation_steps or _stated_divisor(account, shares)
+            steps = window.step.accumulation_steps or _stated_divisor(account, shares, window.step)
             if steps >= 2 and account.same(shares.level, 1.0 / steps):
                 yield _steps_at_every_micro_batch(window, window.step, steps)
 
 
-def _stated_divisor(account: Account, shares: Shares) -> int:
-    """What a loss is divided by under a name of K, or if the caller states the coefficient; 0 if neither applies."""
+def _stated_divisor(account: Account, shares: Shares, step: Step) -> int:
+    """What a loss is divided by under a name of K, as the number of parts of the data, or if the caller states its
+    coefficient; 0 if none of these applies."""
+    counted = step.counted_by.parts if step.counted_by is not None else frozenset[str]()
     named = any(
-        names_steps(factor.origins)
+        names_steps(factor.origins) or not counted.isdisjoint(factor.origins)
         for weight in shares.live
         for term in weight.entry.backward.terms
         for factor in term.factors

@@ -434,15 +434,17 @@ class ColumnSplit:
         """
         evidence = self.evidence
         scaling = [c for c in self.accumulation if not c.scales_nothing]
-        unsure = [c for c in (*scaling, *self.objective) if c.source is not Source.STEPS]
+        # The sign of a loss (`-log_probs[target]`) counts nothing.
+        objective = [c for c in self.objective if not all(value == -1.0 for value in c.values)]
+        unsure = [c for c in (*scaling, *objective) if c.source is not Source.STEPS]
         if self.kind is Reduction.NONE:
             # The factor of a penalty may include the division, unless nothing of its loss is divided, or all of its
             # factors come from elsewhere in the source than K.
             accumulated = any(p.steps > 1 for p in evidence.points)
-            unknown = [c for c in self.objective if not is_from_elsewhere(c, evidence)]
+            unknown = [c for c in objective if not is_from_elsewhere(c, evidence)]
             return accumulated and bool(unknown) and not scaling and not self._others_are_undivided()
         accumulated = any(p.steps > 1 and p.term.units is None for p in evidence.points)
-        if accumulated and unsure and (len(scaling) > 1 or (self.objective and not scaling)):
+        if accumulated and unsure and (len(scaling) > 1 or (objective and not scaling)):
             return True
         means = [c for c in unsure if is_mean_of_terms(c, evidence.points, evidence.same)]
         return len(scaling) == 1 and means == scaling

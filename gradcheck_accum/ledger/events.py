@@ -233,6 +233,7 @@ class WindowBound:
     goes on counting from window to window (``i + 1`` of the same test), and ``first`` its value in the first turn of
     its loop, None where the source does not show it. ``listed`` is what a loop runs over that ends right before the
     step, None where none does, or where that is no list. ``quotient`` is what K is computed from, where it is one.
+    ``parts`` are the origins of the number of parts that data are cut into by the loop which steps after each of them.
     """
 
     steps: int | None
@@ -241,6 +242,7 @@ class WindowBound:
     first: int | None = None
     listed: Listed | None = None
     quotient: Quotient | None = None
+    parts: frozenset[str] = frozenset()
 
     def counted_since(self, before: int | None) -> int | None:
         """How many micro-batches were counted since the counter was at ``before``, None where that is not known.

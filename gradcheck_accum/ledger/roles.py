@@ -20,6 +20,7 @@ from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import (
     DATA,
+    LOSSES,
     PUT_IN,
     WHAT_REMAINS,
     is_computed,
@@ -351,6 +352,8 @@ class Evidence:
             return Source.STEPS
         if not factor.origins.isdisjoint(self.counter | self.lengths):
             return Source.STEPS
+        if LOSSES in factor.origins and not one_kind and self._counts_the_terms(factor, point):
+            return Source.OBJECTIVE
         if factor.origins == {DATA}:
             return Source.DATA
         if names_size(factor.origins):
@@ -364,6 +367,12 @@ class Evidence:
         told = [origin for origin in factor.origins if not is_length(origin)]
         found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in told)
         return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
+
+    def _counts_the_terms(self, factor: Factor, point: Point) -> bool:
+        """Whether a factor is 1 over the number of the loss's terms, penalties included or not."""
+        terms = point.backward.terms
+        numbers = len(terms), sum(term.reduction is not Reduction.NONE for term in terms)
+        return any(self.same((factor.value or 0.0) * number, 1.0) for number in numbers)
 
     def _counts_the_window(self, factor: Factor, point: Point) -> bool:
         """Whether a factor is 1 over the micro-batches of the window, or K, and not over the rows of the batch."""

@@ -45,6 +45,9 @@ DATA = "data"
 WHAT_REMAINS = "what remains"
 """The origin of a number that is bounded by what remains of the data (``min(2, len(loader) - i)``): it counts that."""
 
+LOSSES = "how many losses there are"
+"""The origin of the length of a list that holds losses: what is trained on, and no data."""
+
 PUT_IN = "put into .grad"
 """The origin of a number that returned gradients were multiplied by when the loop put them into ``.grad`` itself."""
 

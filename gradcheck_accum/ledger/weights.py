@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
-from gradcheck_accum.ledger.events import Backward, Quotient, Reduction, Term, WindowBound
+from gradcheck_accum.ledger.events import Backward, Operation, Quotient, Reduction, Term, WindowBound
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
@@ -264,7 +264,7 @@ class _Reader:
         counters = [own for w in windows if (own := _borne_out(w, steps)) is not None]
         counted = frozenset[str]().union(*(own.origins for own in counters))
         lengths = frozenset(filter(is_length, counted)).union(*map(lengths_of_list, windows))
-        counter = counted - lengths
+        counter = counted - lengths | _parts_divided_by(windows)
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         quotients = frozenset(own.quotient for own in counters if own.quotient is not None)
         return cls(windows, steps, counter, lengths, stated, quotients, same, coefficient, in_a_run)
@@ -373,6 +373,24 @@ def _of_turns(series: Series, held: int, steps: int) -> str:
         f"{series.name} is the loss of {held} of the {steps} micro-batches of a window, and divided by {steps}: right "
         f"for the mean over all losses of the window (state --loss-coefficient {held / steps:.6g}), and too little for "
         "the sum of each loss's mean (state --loss-coefficient 1)"
+    )
+
+
+def _parts_divided_by(windows: Iterable[Window]) -> frozenset[str]:
+    """The origins of the number of parts that data are cut into, if all that the loop trains on is divided by it.
+
+    The loop steps after each part. The weight of one term (a penalty, one over the number of batches) is no evidence.
+    """
+    bounds = [w.step.counted_by if w.step is not None else None for w in windows]
+    parts = frozenset[str]().union(*(bound.parts for bound in bounds if bound is not None))
+    divided = parts and all(_is_divided_by_any(parts, entry) for window in windows for entry in window.fresh())
+    return parts if divided else frozenset()
+
+
+def _is_divided_by_any(origins: frozenset[str], entry: Entry) -> bool:
+    return all(
+        any(f.operation is Operation.DIVIDE and not origins.isdisjoint(f.origins) for f in term.factors)
+        for term in entry.backward.terms
     )
 
 

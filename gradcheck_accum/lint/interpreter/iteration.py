@@ -588,6 +588,16 @@ def is_cut(source: Any) -> bool:
     return False
 
 
+def origins_of_parts(source: Any) -> frozenset[str]:
+    """The origins of the number of pieces of a batch that a loop runs over; empty where the source shows none."""
+    match source:
+        case v.Chunks():
+            return source.origins
+        case ("zip" | "enumerate", *sources):
+            return frozenset[str]().union(*map(origins_of_parts, sources))
+    return frozenset()
+
+
 def is_guessed(run: State, source: Any) -> bool:
     """Whether a loop over a source that is no training takes a number of turns that the source does not show."""
     match source:

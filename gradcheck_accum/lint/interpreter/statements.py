@@ -20,6 +20,7 @@ from gradcheck_accum.lint.interpreter.iteration import (
     is_cut,
     is_guessed,
     listed_in,
+    origins_of_parts,
     plan,
     with_numbers,
 )
@@ -224,11 +225,13 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     guessed = not (trains or run.in_training or run.calls.yielded is not None) and is_guessed(run, source)
     run.loops.guessed += guessed
     run.loops.depth += trains
-    outer_turn, outer_body, outer_window = run.loops.turn, run.loops.body, run.loops.holds_a_window
-    run.loops.body = node.body if trains else outer_body
+    outer = run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts
     if trains:
         is_counted = isinstance(source, tuple) and source[:1] == ("range",)
-        run.loops.holds_a_window = is_counted and not is_pass and not run.reach.steps(node.body)
+        steps = run.reach.steps(node.body)
+        run.loops.body = node.body
+        run.loops.holds_a_window = is_counted and not is_pass and not steps
+        run.loops.parts = origins_of_parts(source) if steps else frozenset()
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
     try:
@@ -254,7 +257,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     finally:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
-        run.loops.turn, run.loops.body, run.loops.holds_a_window = outer_turn, outer_body, outer_window
+        run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts = outer
         if is_pass and trains:
             run.loops.passes -= 1
         if listed is not None:

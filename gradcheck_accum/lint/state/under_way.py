@@ -38,6 +38,8 @@ class Loops:
     """The bounds of the data that this turn took last."""
     body: Sequence[syntax.Statement] = ()
     """The statements of the innermost loop that makes gradients."""
+    parts: frozenset[str] = frozenset()
+    """The origins of the number of parts of the data that it goes through, if it steps in each turn."""
 
     holds_a_window: bool = False
     """Whether the innermost of them is counted through, and is a window: it makes gradients, and no step."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, TypeGuard
 
-from gradcheck_accum.ledger.stated_names import names_steps
+from gradcheck_accum.ledger.stated_names import LOSSES, names_steps
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.names import DATASET
 from gradcheck_accum.lint.state import values as v
@@ -115,7 +115,7 @@ def chunks(run: State, count: Any) -> Any:
         return v.Chunks(len(count) + 1) if id(count) not in run.iterated.grown else Symbol()
     count = bind_steps(run, count) if run.loops.depth else count
     known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
-    return v.Chunks(count.value) if known else Symbol()
+    return v.Chunks(count.value, origins=count.origins) if known else Symbol()
 
 
 def split(run: State, data: Any, size: Any) -> Any:
@@ -261,6 +261,8 @@ def length_of_value(run: State, value: Any) -> Any:
             return Num(len(value), tags, frozenset({run.iterated.origin_of_length(value)}))
         case dict() if not v.shows_its_keys(value):
             return Symbol()
+        case list() | tuple() | dict() if _holds_losses(value):
+            return Num(len(value), origins=frozenset({LOSSES}))
         case list() | tuple() | dict() | str():
             return Num(len(value))
         case v.Instance():
@@ -274,6 +276,12 @@ def length_of_value(run: State, value: Any) -> Any:
         case Symbol() if value.name:
             return Num(assumed_length(run, value), _tags_of_length(value, assumed=True))
     return Symbol()
+
+
+def _holds_losses(value: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> bool:
+    """Whether the items of a list, or the values of a dictionary, are losses."""
+    items = value.values() if isinstance(value, dict) else value
+    return bool(value) and all(isinstance(one, v.Tensor) and one.parts and not one.elementwise for one in items)
 
 
 def batches_in(run: State, samples: v.Samples, size: Num) -> Num | None:

@@ -62,6 +62,8 @@ def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_s
     listed = _window_before(run)
     if listed is not None:
         counted_by = replace(counted_by or WindowBound(None), listed=listed)
+    if counted_by is None and run.loops.parts:
+        counted_by = WindowBound(None, parts=run.loops.parts)
     steps, place = stated.pop() if len(stated) == 1 else None, run.calls.called_at or node
     run.recorder.step(place, optimizer, steps, counted_by, through_scaler)
     if run.recorder.lost_track:

@@ -179,7 +179,11 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
         )
     if isinstance(event, Step):
         bound = event.counted_by
-        counted = None if bound is None else (bound.steps, bound.origins, bound.first, bound.listed, bound.quotient)
+        counted = (
+            None
+            if bound is None
+            else (bound.steps, bound.origins, bound.first, bound.listed, bound.quotient, bound.parts)
+        )
         own = event.accumulation_steps, event.through_scaler, event.skipped, event.again, event.by_hand, event.used
         return where, event.optimizer, event.stores, counted, own
     if isinstance(event, ZeroGrad):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
 from gradcheck_accum.ledger.events import Listed, Quotient, Step, WindowBound
-from gradcheck_accum.verify.provenance.deciding import deciding_bounds
+from gradcheck_accum.verify.provenance.deciding import deciding_bounds, number_of_parts
 from gradcheck_accum.verify.provenance.following import MOST_FRAMES, Place, class_of_own, place_of
 from gradcheck_accum.verify.provenance.lines import LOOPS, CallChain, Line
 from gradcheck_accum.verify.provenance.origins import Origins
@@ -53,7 +53,8 @@ class _Bound:
     """The expression of K and that of its counter, each with its user frame, numbered from the innermost.
 
     The number is None where the expression belongs to a frame that no longer exists. ``listed`` is the list that a loop
-    ran over, and ``lengths`` the origins of its length.
+    ran over, and ``lengths`` the origins of its length; ``parts`` are those of the number of parts that the loop around
+    the step cuts data into.
     """
 
     node: ast.expr | None
@@ -66,6 +67,7 @@ class _Bound:
     listed: ast.expr | None
     lengths: frozenset[str]
     quotient: Quotient | None
+    parts: frozenset[str] = frozenset()
 
 
 _read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None, _Turns | None]] = {}
@@ -98,9 +100,9 @@ class WindowCounters:
         self._bounds[optimizer] = bound
         steps, reached = _read_at(bound.node, bound.level, frames), _read_at(bound.counter, bound.counter_level, frames)
         listed = _listed_at(bound, frames)
-        if steps is None and not bound.origins and listed is None:
+        if steps is None and not bound.origins and listed is None and not bound.parts:
             return None
-        return WindowBound(steps, bound.origins, reached, bound.first, listed, bound.quotient)
+        return WindowBound(steps, bound.origins, reached, bound.first, listed, bound.quotient, bound.parts)
 
     def counted(self, step: Step) -> int | None:
         """How many micro-batches the source counted in the window of ``step``, or K; called once for each step.
@@ -147,7 +149,8 @@ def _read_around(frames: list[FrameType], backwards: Iterable[CallChain]) -> tup
             _read.clear()
         chains = list(ran.values())
         loop = next(filter(None, map(_turns_around, frames)), None)
-        known = _read[key] = [own, *chains], _search(frames, [chain for chain in chains if chain]), loop
+        ran_from = [chain for chain in chains if chain]
+        known = _read[key] = [own, *chains], _search(frames, ran_from) or _search_parts(frames, ran_from), loop
     return known[1:]
 
 
@@ -204,6 +207,19 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
                 None if number is None else quotient_of(number, found.place),
             )
     return None
+
+
+def _search_parts(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | None:
+    """The number of parts of the data where the loop around the step, in its own function, takes one in each turn."""
+    syntax = syntax_of(frames[0]) if frames else None
+    if syntax is None:
+        return None
+    node = syntax.node_at(frames[0])
+    found = number_of_parts(Line(place_of(frames[0], node, syntax), node, backwards))
+    if found is None or found.number is None:
+        return None
+    parts = Origins().of(found.number, found.place) or frozenset()
+    return _Bound(None, None, frozenset(), None, None, None, None, None, frozenset(), None, parts)
 
 
 def _turns_around(frame: FrameType) -> _Turns | None:

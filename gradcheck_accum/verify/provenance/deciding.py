@@ -41,6 +41,28 @@ def deciding_bounds(line: Line) -> list[Bound] | None:
     return None
 
 
+def number_of_parts(line: Line) -> Bound | None:
+    """The number of parts that the innermost loop around a line cuts data into, to train on one in each turn."""
+    loop = line.loops[0] if line.loops else None
+    if loop is None or isinstance(loop, ast.While) or not line.any_ran_in(loop.body):
+        return None
+    number = _number_of_parts(loop.iter, line.place)
+    return None if number is None else Bound(number, line.place)
+
+
+def _number_of_parts(node: ast.expr, place: Place) -> ast.expr | None:
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _PARTED:
+            return _parts(node)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_]) if name in _ALONG:
+            numbers = (_number_of_parts(own, place) for own in node.args)
+            return next((number for number in numbers if number is not None), None)
+        case ast.Name():
+            values = [value for value, at in sources_of(node, place).values if at.scope is place.scope]
+            return _number_of_parts(values[0], place) if len(values) == 1 and isinstance(values[0], _MADE) else None
+    return None
+
+
 def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
     """What ``outer`` tests before it reaches its child ``node``."""
     match outer:

@@ -12,7 +12,13 @@ import ast
 
 import torch
 
-from gradcheck_accum.ledger.stated_names import NAME_OF_SIZE, WHAT_REMAINS, name_of_parameter, origin_of_length
+from gradcheck_accum.ledger.stated_names import (
+    LOSSES,
+    NAME_OF_SIZE,
+    WHAT_REMAINS,
+    name_of_parameter,
+    origin_of_length,
+)
 from gradcheck_accum.verify.provenance.bindings import is_parameter, owner_of
 from gradcheck_accum.verify.provenance.counters import is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
@@ -80,11 +86,16 @@ class Origins:
 
     def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
         """The origins of a tensor's number of rows, of the length of a display in the source, or of another list."""
-        if place.frame is not None and isinstance(value_of(owner, place.frame), torch.Tensor):
+        held = None if place.frame is None else value_of(owner, place.frame)
+        if isinstance(held, torch.Tensor):
             return frozenset({NAME_OF_SIZE})
+        found = self._of_items(owner, place)
+        return found | {LOSSES} if _holds_losses(held) else found or None
+
+    def _of_items(self, owner: ast.expr, place: Place) -> frozenset[str]:
         displays = [(owner, place)] if _is_display(owner) else sources_of(owner, place).values
         if not displays or not all(_is_display(value) for value, _ in displays):
-            return self.of_length(owner, place) or None
+            return self.of_length(owner, place)
         name = _dotted(owner)
         return frozenset(_place_of(value, at) for value, at in displays) | ({f"len({name})"} if name else set())
 
@@ -140,6 +151,14 @@ class Origins:
 
 def _place_of(node: ast.expr, place: Place) -> str:
     return f"{shown(place.syntax.filename)}:{node.lineno}:{node.col_offset + 1}"
+
+
+def _holds_losses(value: object) -> bool:
+    """Whether the items of a list, or the values of a dictionary, are losses: numbers that gradients flow through."""
+    if type(value) is dict:
+        value = [*value.values()]
+    items = value if type(value) is list or type(value) is tuple else ()
+    return bool(items) and all(type(one) is torch.Tensor and one.numel() == 1 and one.requires_grad for one in items)
 
 
 def _is_display(node: ast.expr) -> bool:

@@ -123,13 +123,14 @@ class Chunks:
     """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike.
 
     ``assumed`` says that the source does not show how many, ``whole`` that they may be whole windows then: who made the
-    data that they are cut from said how many.
+    data that they are cut from said how many. ``origins`` are those of the number that it asks for.
     """
 
     count: int
     rows: int | None = None
     assumed: bool = False
     whole: bool = False
+    origins: frozenset[str] = frozenset()
 
     @property
     def piece(self) -> Data:
