@@ -377,7 +377,7 @@ def _of_turns(series: Series, held: int, steps: int) -> str:
 
 
 def _parts_divided_by(windows: Iterable[Window]) -> frozenset[str]:
-    """The origins of the number of parts that data are cut into, if all that the loop trains on is divided by it.
+    """The origins of the number of parts that data are split into, if all that the loop trains on is divided by it.
 
     The loop steps after each part. The weight of one term (a penalty, one over the number of batches) is no evidence.
     """
