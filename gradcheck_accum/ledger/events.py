@@ -233,7 +233,7 @@ class WindowBound:
     goes on counting from window to window (``i + 1`` of the same test), and ``first`` its value in the first turn of
     its loop, None where the source does not show it. ``listed`` is what a loop runs over that ends right before the
     step, None where none does, or where that is no list. ``quotient`` is what K is computed from, where it is one.
-    ``parts`` are the origins of the number of parts that data are split into by the loop which steps after each of them.
+    ``parts`` are the origins of the number of parts that data are split into by the loop which steps after each.
     """
 
     steps: int | None
