@@ -71,7 +71,8 @@ def test_a_term_that_is_not_divided_is_reported_alone(of_real: float, of_made: f
     assert len({d.where.line for d in result.diagnosis}) == lines
 
 
-def test_parts_of_one_tensor_in_each_turn_are_micro_batches() -> None:
+@pytest.mark.parametrize("copied", [False, True])
+def test_rows_of_one_tensor_in_each_turn_are_micro_batches(copied: bool) -> None:
     """Two micro-batches a turn, each divided by the number of turns: twice the gradient of the large batch."""
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -80,8 +81,11 @@ def test_parts_of_one_tensor_in_each_turn_are_micro_batches() -> None:
         for window in range(WINDOWS):
             for k in range(K):
                 start = (window * K + k) * 2 * ROWS
-                (model(rows[start : start + ROWS]).square().mean() / K).backward()
-                (model(rows[start + ROWS : start + 2 * ROWS]).square().mean() / K).backward()
+                first, other = range(start, start + ROWS), range(start + ROWS, start + 2 * ROWS)
+                x = rows[list(first)] if copied else rows[first.start : first.stop]
+                (model(x).square().mean() / K).backward()
+                x = rows[list(other)] if copied else rows[other.start : other.stop]
+                (model(x).square().mean() / K).backward()
             optimizer.step()
             optimizer.zero_grad()
     result = observation.result()

@@ -153,7 +153,7 @@ class Backwards:
         self._losses.next_micro_batch()
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self._arrivals.averaging.of_backward(arrived)
-        micro_batch = self._batches.backward(where, backward_losses.program)
+        micro_batch = self._batches.backward(where, backward_losses.program, cut_off)
         event = Backward(
             where=where,
             micro_batch=micro_batch,

@@ -42,8 +42,9 @@ class BatchCounter:
         self.current_pass: int | None = None
         self._lines: set[tuple[str, int]] = set()
         self._data: set[int] = set()
-        self._memory: set[int] = set()
-        """The storages of the data."""
+        self._sources: set[int] = set()
+        """The storages of those data that are parts of a larger tensor."""
+        self._cut_off: frozenset[str] = frozenset()
         self._chain: CallChain = ()
         """Where the last backward was called."""
         self._draws: Counter[int] = Counter()
@@ -74,11 +75,13 @@ class BatchCounter:
         """How many batches the current pass has loaded so far, None where passes are not distinguished."""
         return None if self.current_pass is None else self._given[self.current_pass]
 
-    def backward(self, where: Location, program: Program | None) -> int:
-        """A backward has run: the number of its micro-batch."""
+    def backward(self, where: Location, program: Program | None, cut_off: frozenset[str] = frozenset()) -> int:
+        """A backward has run: the number of its micro-batch.
+
+        ``cut_off`` are the networks whose outputs are data of its loss.
+        """
         line = where.place
-        leaves = list(data_of(program))
-        data, memory = {leaf.data_ptr() for leaf in leaves}, {leaf.untyped_storage().data_ptr() for leaf in leaves}
+        data = {leaf.data_ptr() for leaf in data_of(program)}
         if self._draws:
             # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
             self._uses_loader = max(self._draws.values()) == 1 or self._backwards > 0
@@ -87,16 +90,31 @@ class BatchCounter:
         else:
             # Without a loader only the tensors themselves show whether two losses share their data.
             new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
-            if new and line not in self._lines and not memory & self._memory:
-                # Data of several sources (images, and what a generator made) are of one micro-batch.
+            if new and line not in self._lines and self._is_of_other_source(program, cut_off):
                 new = not in_one_turn(self._chain, user_frames(MOST_FRAMES))
         if new or self.number < 0:
             self.number += 1
-            self._lines, self._data, self._memory = set(), set(), set()
+            self._lines, self._data, self._sources = set(), set(), set()
         self._draws.clear()
         self._backwards += 1
         self._lines.add(line)
         self._data |= data
-        self._memory |= memory
-        self._chain = call_chain() if not self._uses_loader else ()
+        if not self._uses_loader:
+            self._sources |= _sources(program)
+            self._cut_off, self._chain = cut_off, call_chain()
         return self.number
+
+    def _is_of_other_source(self, program: Program | None, cut_off: frozenset[str]) -> bool:
+        """Whether data are not rows of what those before are rows of.
+
+        A network has made one of them, or one at least was sliced, and the other not from the same tensor. Rows that
+        were copied out of one do not show which.
+        """
+        sources = _sources(program)
+        return cut_off != self._cut_off or bool(sources ^ self._sources and not sources & self._sources)
+
+
+def _sources(program: Program | None) -> set[int]:
+    """The storages that data of a backward are parts of."""
+    storages = ((leaf, leaf.untyped_storage()) for leaf in data_of(program))
+    return {whole.data_ptr() for leaf, whole in storages if whole.nbytes() > leaf.nbytes}
