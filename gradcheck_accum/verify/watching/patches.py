@@ -242,11 +242,11 @@ def _patch_optimizers(observer: Observer, stack: ExitStack, pieces: TimmPieces) 
         asleep = observer.run.attention.asleep
         if not asleep:
             observer.notice_threads()
-        base = calls_step_of_pytorch(type(optimizer))
-        if base is not None:
-            _patch_step_of_base(base, before, after, observer, stack)
+            base = calls_step_of_pytorch(type(optimizer))
+            if base is not None:
+                _patch_step_of_base(base, before, after, observer, stack)
         observer.tell(observer.steps.before, optimizer, callable(closure))
-        if observer.steps.is_in_step_of_own_class(optimizer):
+        if not asleep and observer.steps.is_in_step_of_own_class(optimizer):
             return None
         if not callable(closure):
             if not asleep:
