@@ -279,8 +279,10 @@ def find_step_every_batch(account: Account) -> Iterator[Diagnosis]:
 
 
 def _stated_divisor(account: Account, shares: Shares, step: Step) -> int:
-    """What a loss is divided by under a name of K, as the number of parts of the data, or if the caller states its
-    coefficient; 0 if none of these applies."""
+    """What a loss is divided by, if by a name of K or the number of parts of the data, or its coefficient is stated.
+
+    0 if none of these applies.
+    """
     counted = step.counted_by.parts if step.counted_by is not None else frozenset[str]()
     named = any(
         names_steps(factor.origins) or not counted.isdisjoint(factor.origins)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
-from gradcheck_accum.ledger.events import Backward, Operation, Quotient, Reduction, Term, WindowBound
+from gradcheck_accum.ledger.events import Backward, Factor, Operation, Quotient, Reduction, Term, WindowBound
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
@@ -30,7 +30,7 @@ from gradcheck_accum.ledger.roles import Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length
 from gradcheck_accum.ledger.weights_of_terms import with_weights_of_terms
-from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, usual_steps
+from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, scales_every_loss, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
 
 
@@ -376,22 +376,18 @@ def _of_turns(series: Series, held: int, steps: int) -> str:
     )
 
 
-def _parts_divided_by(windows: Iterable[Window]) -> frozenset[str]:
+def _parts_divided_by(windows: Sequence[Window]) -> frozenset[str]:
     """The origins of the number of parts that data are split into, if all that the loop trains on is divided by it.
 
     The loop steps after each part. The weight of one term (a penalty, one over the number of batches) is no evidence.
     """
     bounds = [w.step.counted_by if w.step is not None else None for w in windows]
     parts = frozenset[str]().union(*(bound.parts for bound in bounds if bound is not None))
-    divided = parts and all(_is_divided_by_any(parts, entry) for window in windows for entry in window.fresh())
-    return parts if divided else frozenset()
 
+    def divides(factor: Factor) -> bool:
+        return factor.operation is Operation.DIVIDE and not parts.isdisjoint(factor.origins)
 
-def _is_divided_by_any(origins: frozenset[str], entry: Entry) -> bool:
-    return all(
-        any(f.operation is Operation.DIVIDE and not origins.isdisjoint(f.origins) for f in term.factors)
-        for term in entry.backward.terms
-    )
+    return parts if parts and all(scales_every_loss(window, divides) for window in windows) else frozenset()
 
 
 def _borne_out(window: Window, steps: int) -> WindowBound | None:

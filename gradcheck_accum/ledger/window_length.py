@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, product_of
@@ -147,10 +147,13 @@ def _makes_whole(length: int, windows: Iterable[Window], same: Same, *, strictly
 
 def is_divided_by(window: Window, count: int, same: Same) -> bool:
     """Whether every loss of a window's own entries is divided by ``count``, which is more than 1."""
-    return count > 1 and all(
-        any(divides_by(factor, count, same) for factor in term.factors)
-        for entry in window.fresh()
-        for term in entry.backward.terms
+    return count > 1 and scales_every_loss(window, lambda factor: divides_by(factor, count, same))
+
+
+def scales_every_loss(window: Window, is_sought: Callable[[Factor], bool]) -> bool:
+    """Whether every loss of a window's own entries has such a factor."""
+    return all(
+        any(is_sought(factor) for factor in term.factors) for entry in window.fresh() for term in entry.backward.terms
     )
 
 

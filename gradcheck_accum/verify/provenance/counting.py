@@ -57,16 +57,16 @@ class _Bound:
     the step cuts data into.
     """
 
-    node: ast.expr | None
-    level: int | None
-    origins: frozenset[str]
-    counter: ast.expr | None
-    counter_level: int | None
-    turns: _Turns | None
-    first: int | None
-    listed: ast.expr | None
-    lengths: frozenset[str]
-    quotient: Quotient | None
+    node: ast.expr | None = None
+    level: int | None = None
+    origins: frozenset[str] = frozenset()
+    counter: ast.expr | None = None
+    counter_level: int | None = None
+    turns: _Turns | None = None
+    first: int | None = None
+    listed: ast.expr | None = None
+    lengths: frozenset[str] = frozenset()
+    quotient: Quotient | None = None
     parts: frozenset[str] = frozenset()
 
 
@@ -215,11 +215,9 @@ def _search_parts(frames: list[FrameType], backwards: list[CallChain]) -> _Bound
     if syntax is None:
         return None
     node = syntax.node_at(frames[0])
-    found = number_of_parts(Line(place_of(frames[0], node, syntax), node, backwards))
-    if found is None or found.number is None:
-        return None
-    parts = Origins().of(found.number, found.place) or frozenset()
-    return _Bound(None, None, frozenset(), None, None, None, None, None, frozenset(), None, parts)
+    line = Line(place_of(frames[0], node, syntax), node, backwards)
+    number = number_of_parts(line)
+    return None if number is None else _Bound(parts=Origins().of(number, line.place) or frozenset())
 
 
 def _turns_around(frame: FrameType) -> _Turns | None:

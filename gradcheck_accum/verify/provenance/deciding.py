@@ -8,7 +8,7 @@ n-th turn. A loop that ends before the line and contains backwards counts to its
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gradcheck_accum.verify.provenance.counters import bounds_of_test, is_length
 from gradcheck_accum.verify.provenance.following import Place, sources_of
@@ -41,26 +41,19 @@ def deciding_bounds(line: Line) -> list[Bound] | None:
     return None
 
 
-def number_of_parts(line: Line) -> Bound | None:
+def number_of_parts(line: Line) -> ast.expr | None:
     """The number of parts that the innermost loop around a line cuts data into, to train on one in each turn."""
     loop = line.loops[0] if line.loops else None
     if loop is None or isinstance(loop, ast.While) or not line.any_ran_in(loop.body):
         return None
-    number = _number_of_parts(loop.iter, line.place)
-    return None if number is None else Bound(number, line.place)
+    return _number_of_parts(loop.iter, line.place)
 
 
 def _number_of_parts(node: ast.expr, place: Place) -> ast.expr | None:
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _PARTED:
             return _parts(node)
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_]) if name in _ALONG:
-            numbers = (_number_of_parts(own, place) for own in node.args)
-            return next((number for number in numbers if number is not None), None)
-        case ast.Name():
-            values = [value for value, at in sources_of(node, place).values if at.scope is place.scope]
-            return _number_of_parts(values[0], place) if len(values) == 1 and isinstance(values[0], _MADE) else None
-    return None
+    return _first(_number_of_parts, _as_many(node, place))
 
 
 def _around(line: Line, outer: ast.AST, node: ast.AST) -> list[Bound] | None:
@@ -142,9 +135,6 @@ def _length_of(node: ast.expr, place: Place) -> ast.expr | None:
             return bound
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in _PARTED:
             return _parts(node)
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_]) if name in _ALONG:
-            lengths = (_length_of(own, place) for own in node.args)
-            return next((length for length in lengths if length is not None), None)
         case ast.Subscript(slice=ast.Slice(lower=None | ast.Constant(value=0), upper=ast.expr() as bound, step=None)):
             return bound
         case ast.Subscript(
@@ -155,11 +145,26 @@ def _length_of(node: ast.expr, place: Place) -> ast.expr | None:
             return _length_of(source, place)
         case ast.GeneratorExp(generators=[ast.comprehension(iter=source, ifs=[])]):
             return _length_of(source, place)
+    return _first(_length_of, _as_many(node, place))
+
+
+def _as_many(node: ast.expr, place: Place) -> list[tuple[ast.expr, Place]]:
+    """What has one item for each of an expression's: what it goes along, or the value that its name is bound to."""
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_]) if name in _ALONG:
+            return [(own, place) for own in node.args]
         case ast.Name():
             values = sources_of(node, place).values
-            made = values[0] if len(values) == 1 and isinstance(values[0][0], _MADE) else None
-            return None if made is None or made[1].scope is not place.scope else _length_of(*made)
-    return None
+            is_known = len(values) == 1 and isinstance(values[0][0], _MADE) and values[0][1].scope is place.scope
+            return list(values) if is_known else []
+    return []
+
+
+def _first(
+    look: Callable[[ast.expr, Place], ast.expr | None], where: Iterable[tuple[ast.expr, Place]]
+) -> ast.expr | None:
+    found = (look(node, place) for node, place in where)
+    return next((number for number in found if number is not None), None)
 
 
 def _parts(call: ast.Call) -> ast.expr | None:

@@ -153,7 +153,8 @@ class Backwards:
         self._losses.next_micro_batch()
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self._arrivals.averaging.of_backward(arrived)
-        micro_batch = self._batches.backward(where, backward_losses.program, cut_off)
+        chain = call_chain()
+        micro_batch = self._batches.backward(where, backward_losses.program, chain, cut_off)
         event = Backward(
             where=where,
             micro_batch=micro_batch,
@@ -181,7 +182,7 @@ class Backwards:
         else:
             changed = CHANGED_ON_ITS_WAY if self._book.arrived(arrived) else None
         given = self._run.given.take(backward_losses.program)
-        record = Record(event, part, squares, backward_losses.program, changed, call_chain(), given)
+        record = Record(event, part, squares, backward_losses.program, changed, chain, given)
         record.presumed = backward_losses.presumed
         self._awaited.add(record, reading.scale)
         self._run.uses.backward_ends()

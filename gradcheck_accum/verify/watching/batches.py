@@ -12,7 +12,6 @@ import torch
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.verify.provenance.counting import call_chain
 from gradcheck_accum.verify.provenance.following import MOST_FRAMES
 from gradcheck_accum.verify.provenance.lines import CallChain
 from gradcheck_accum.verify.provenance.turns import in_one_turn
@@ -75,22 +74,25 @@ class BatchCounter:
         """How many batches the current pass has loaded so far, None where passes are not distinguished."""
         return None if self.current_pass is None else self._given[self.current_pass]
 
-    def backward(self, where: Location, program: Program | None, cut_off: frozenset[str] = frozenset()) -> int:
+    def backward(
+        self, where: Location, program: Program | None, chain: CallChain, cut_off: frozenset[str] = frozenset()
+    ) -> int:
         """A backward has run: the number of its micro-batch.
 
-        ``cut_off`` are the networks whose outputs are data of its loss.
+        ``chain`` is where it was called, and ``cut_off`` are the networks whose outputs are data of its loss.
         """
         line = where.place
         data = {leaf.data_ptr() for leaf in data_of(program)}
         if self._draws:
             # Batches that were all drawn before the first backward are a list, and no loader drives the loop.
             self._uses_loader = max(self._draws.values()) == 1 or self._backwards > 0
+        sources = set[int]() if self._uses_loader else _sources(program)
         if self._uses_loader:
             new = bool(self._draws) or line in self._lines
         else:
             # Without a loader only the tensors themselves show whether two losses share their data.
             new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
-            if new and line not in self._lines and self._is_of_other_source(program, cut_off):
+            if new and line not in self._lines and self._is_of_other_source(sources, cut_off):
                 new = not in_one_turn(self._chain, user_frames(MOST_FRAMES))
         if new or self.number < 0:
             self.number += 1
@@ -99,18 +101,16 @@ class BatchCounter:
         self._backwards += 1
         self._lines.add(line)
         self._data |= data
-        if not self._uses_loader:
-            self._sources |= _sources(program)
-            self._cut_off, self._chain = cut_off, call_chain()
+        self._sources |= sources
+        self._cut_off, self._chain = cut_off, chain
         return self.number
 
-    def _is_of_other_source(self, program: Program | None, cut_off: frozenset[str]) -> bool:
+    def _is_of_other_source(self, sources: set[int], cut_off: frozenset[str]) -> bool:
         """Whether data are not rows of what those before are rows of.
 
         A network has made one of them, or one at least was sliced, and the other not from the same tensor. Rows that
         were copied out of one do not show which.
         """
-        sources = _sources(program)
         return cut_off != self._cut_off or bool(sources ^ self._sources and not sources & self._sources)
 
 

@@ -16,6 +16,7 @@ from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.stated_names import PUT_IN
 from gradcheck_accum.verify.book.gradient_sums import kind_of
 from gradcheck_accum.verify.book.records import Record
+from gradcheck_accum.verify.provenance.counting import call_chain
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.inner_products import dense, squared_norm
 from gradcheck_accum.verify.watching.autograd_grad import KeptGradients, ReturnedGradients
@@ -76,7 +77,7 @@ class GradientsByHand:
             kept = {id(own): self._book.kept(id(own), gradient) for own, gradient in known}
         if backward_losses.reading.scale != 1.0:
             kept = {key: own / backward_losses.reading.scale for key, own in kept.items()}
-        micro_batch = self._batches.backward(where, backward_losses.program)
+        micro_batch = self._batches.backward(where, backward_losses.program, call_chain())
         self._kept.add(
             ReturnedGradients(
                 where,
