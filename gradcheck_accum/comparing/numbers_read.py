@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gradcheck_accum.comparing.messages import NumberRead
-from gradcheck_accum.engine.program import tensors_in
+from gradcheck_accum.engine.containers import tensors_in
 from gradcheck_accum.verify.stack.frames import user_location
 
 _READS = {"item", "tolist", "numpy", "__float__", "__format__", "__repr__"}

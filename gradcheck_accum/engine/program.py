@@ -5,17 +5,17 @@ Programs are derived from the calls on a tape (`programs_of_losses`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import resolve_name
 
 from gradcheck_accum.engine.checkpoints import Checkpointed
+from gradcheck_accum.engine.containers import Packed, leaves_of, put_together, tensors_in
 from gradcheck_accum.engine.lent_weights import Lent
 from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
@@ -37,13 +37,6 @@ class Leaf:
     """Placeholder for an argument that did not come from the tape."""
 
     index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Placeholders for the tensors of a packed sequence, in order."""
-
-    fields: tuple[Any, ...]
 
 
 @dataclass
@@ -188,52 +181,13 @@ def _name(function: Callable[..., Any]) -> object:
     return function if isinstance(function, nn.Module) else (resolve_name(function) or function)
 
 
-_PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device})
-"""Types that hold no tensor, and are most of what calls are given."""
-
-
-def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """The tensors in nested containers and plain output objects, in a fixed order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth > 6 or type(value) in _PLAIN:
-        return
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item, depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item, depth + 1)
-    elif not isinstance(value, nn.Module) and hasattr(value, "__dict__"):
-        for item in vars(value).values():
-            yield from tensors_in(item, depth + 1)
-
-
 def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]) -> Any:
-    match value:
-        case Produced():
-            return made[value.call][value.output]
-        case Leaf():
-            return leaves[value.index]
-        case dict():
-            return {key: _fill(item, leaves, made) for key, item in value.items()}
-        case list():
-            return [_fill(item, leaves, made) for item in value]
-        case tuple() if type(value) is tuple:
-            return tuple(_fill(item, leaves, made) for item in value)
-        case Packed():
-            return PackedSequence(*(_fill(item, leaves, made) for item in value.fields))
-    return value
+    def tensor(item: Any) -> Any:
+        match item:
+            case Produced():
+                return made[item.call][item.output]
+            case Leaf():
+                return leaves[item.index]
+        return item
 
-
-def leaves_of(value: Any) -> Iterator[Any]:
-    """The values in nested containers, including keys of dictionaries and bounds of slices, in a fixed order."""
-    if isinstance(value, slice):
-        yield from leaves_of((value.start, value.stop, value.step))
-    elif isinstance(value, dict):
-        yield from leaves_of(list(value.items()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves_of(item)
-    else:
-        yield value
+    return put_together(value, tensor)

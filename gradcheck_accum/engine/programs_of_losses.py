@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence
 
+from gradcheck_accum.engine.containers import taken_apart
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.lent_weights import steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of
 from gradcheck_accum.engine.one_at_a_time import are_rows_of_another
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
-from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program
+from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
 from gradcheck_accum.engine.transformed import as_outside
 
@@ -62,39 +61,29 @@ def _program(
     in_turn: set[int] = set()
     originals: list[torch.Tensor] = []
 
-    def encode(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if id(value) in produced:
-                return produced[id(value)]
-            if id(value) not in places:
-                places[id(value)] = Leaf(len(leaves))
-                how = preparations.of(value)
-                if how is not None:
-                    prepared[len(leaves)] = how
-                    if preparations.is_of_this_turn(value) is not False:
-                        in_turn.add(len(leaves))
-                originals.append(value)
-                if id(value) in before:
-                    buffers.add(len(leaves))
-                    value = before[id(value)]
-                value = as_weight(value)
-                leaves.append(value if value.requires_grad else value.detach())
-                return Leaf(len(leaves) - 1)
+    def placed(value: torch.Tensor) -> Produced | Leaf:
+        if id(value) in produced:
+            return produced[id(value)]
+        if id(value) in places:
             return places[id(value)]
-        if isinstance(value, dict):
-            return {key: encode(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [encode(item) for item in value]
-        if type(value) is tuple:
-            return tuple(encode(item) for item in value)
-        if isinstance(value, PackedSequence):
-            return Packed(tuple(encode(item) for item in value))
-        return value
+        place = places[id(value)] = Leaf(len(leaves))
+        how = preparations.of(value)
+        if how is not None:
+            prepared[place.index] = how
+            if preparations.is_of_this_turn(value) is not False:
+                in_turn.add(place.index)
+        originals.append(value)
+        if id(value) in before:
+            buffers.add(place.index)
+            value = before[id(value)]
+        value = as_weight(value)
+        leaves.append(value if value.requires_grad else value.detach())
+        return place
 
     steps = []
     for old in sorted(needed):
         call = calls[old]
-        steps.append((call.function, encode(call.args), encode(call.kwargs), call.autocast))
+        steps.append((call.function, taken_apart(call.args, placed), taken_apart(call.kwargs, placed), call.autocast))
         for position, output in enumerate(outputs[old]):
             produced[id(output)] = Produced(renumbered[old], position)
     if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):

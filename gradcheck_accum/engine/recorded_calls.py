@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
+from gradcheck_accum.engine.containers import leaves_of, tensors_in
 from gradcheck_accum.engine.memory import Region, memory_of, versions_of
-from gradcheck_accum.engine.program import Place, leaves_of, tensors_in
+from gradcheck_accum.engine.program import Place
 from gradcheck_accum.engine.randomness import State
 
 BY_ROW_NUMBER = {

@@ -14,7 +14,8 @@ from itertools import pairwise, product
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.program import Leaf, Packed, Produced, Program, leaves_of, tensors_in
+from gradcheck_accum.engine.containers import Packed, leaves_of, tensors_in
+from gradcheck_accum.engine.program import Leaf, Produced, Program
 
 _FIRST = 16
 """Numbers of a tensor that are looked at before all of them are."""
@@ -107,9 +108,27 @@ def data_in(program: Program, others: Sequence[Program]) -> list[int]:
 def inputs_of(program: Program) -> set[int]:
     """The leaves that calls with weights were given: others (targets, say) do not show how a model treats samples.
 
-    Empty if a call with weights was given tensors in an object of an unknown type.
+    What a loss was given itself is a target, even if a model was given the whole batch that holds it. Empty if a call
+    with weights was given tensors in an object of an unknown type.
     """
-    return _inputs_among(_calls_with_weights(program))
+    found = _inputs_among(_calls_with_weights(program))
+    return found - _targets_in_batches(program) or found
+
+
+def _targets_in_batches(program: Program) -> set[int]:
+    """The leaves that models were only given in containers, and that calls without weights were given themselves."""
+    held, alone, of_losses = set[int](), set[int](), set[int]()
+    for function, args, kwargs, _ in program.steps:
+        if not isinstance(function, nn.Module) or next(function.parameters(), None) is None:
+            of_losses |= _leaves_in((args, kwargs))
+            continue
+        for given in (*args, *kwargs.values()):
+            (alone if isinstance(given, Leaf) else held).update(_leaves_in(given))
+    return (held - alone) & of_losses
+
+
+def _leaves_in(value: object) -> set[int]:
+    return {leaf.index for leaf in leaves_of(value) if isinstance(leaf, Leaf)}
 
 
 def _inputs_among(calls: Iterable[_CallWithWeights]) -> set[int]:
@@ -155,7 +174,7 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
         held = tuple(SampleAxis(i, 0, lambda sample: [sample]) for i in rows)
         if rows:
             yield Samples(program, len(each), held, (each,), may_be_parts=True)
-    count = _count(program, own, calls)
+    count = _count(program, own)
     if count is None:
         return
     single = _one_by_one(program, data, count)
@@ -265,14 +284,14 @@ def by_row(program: Program, leaf: int) -> Samples | None:
     return None if axis is None else Samples(program, shape[axis], (SampleAxis(leaf, axis, lambda row: [row]),))
 
 
-def _count(program: Program, own: Sequence[int], calls: Iterable[_CallWithWeights]) -> int | None:
+def _count(program: Program, own: Sequence[int]) -> int | None:
     """How many samples there are: the most common size of the leaves' first dimensions, usually; None for one.
 
     If two sizes are equally common, the one that more leaves have: if time comes first, labels have no time dimension.
     """
     found: Counter[int] = Counter()
     leaves: Counter[int] = Counter()
-    inputs = _inputs_among(calls) & {*own}
+    inputs = inputs_of(program) & {*own}
     if inputs and all(program.leaves[i].shape[:1] == (1,) for i in inputs):
         return None
     if inputs and all(program.leaves[i].dim() < 2 and program.leaves[i].is_floating_point() for i in inputs):

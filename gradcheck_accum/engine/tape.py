@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
+from gradcheck_accum.engine.containers import as_it_is, taken_apart, tensors_in
 from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
@@ -36,7 +37,7 @@ from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
 from gradcheck_accum.engine.one_at_a_time import takes_one_sample
 from gradcheck_accum.engine.prepared_data import Preparations
-from gradcheck_accum.engine.program import Place, Program, tensors_in
+from gradcheck_accum.engine.program import Place, Program
 from gradcheck_accum.engine.programs_of_losses import needed_calls, program_of
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 from gradcheck_accum.engine.recorded_calls import (
@@ -63,15 +64,6 @@ def _calls_a_model(segment: Iterable[Call]) -> bool:
     """Whether a module with weights was called; a criterion has none."""
     modules = (call.function for call in segment if isinstance(call.function, nn.Module))
     return any(next(module.parameters(), None) is not None for module in modules)
-
-
-def _copied(value: Any) -> Any:
-    """The same tensors in new lists, tuples and dictionaries."""
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) is list:
-        return [_copied(item) for item in value]
-    return tuple(_copied(item) for item in value) if type(value) is tuple else value
 
 
 _BLENDS = frozenset(
@@ -292,6 +284,8 @@ class Tape(TorchFunctionMode):
         if not has_graph and not written:
             return
         outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
+        # The loop may use a list again, and a function keeps its own.
+        args = tuple([*given] if type(given) is list else given for given in args)
         call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
         call.looks_up_rows, call.of_one_sample = looks_up_rows, of_one_sample
         is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
@@ -354,9 +348,9 @@ class Tape(TorchFunctionMode):
             return result
         with torch._C.DisableTorchFunction():
             state = random_state()
-            # A module may write its results into the dictionary that it was given.
+            # A module may write its results into the dictionary, or the object, that it was given.
             lent = lent_weights(module)
-            given = (lent, *_copied(args)) if lent else _copied(args), _copied(kwargs)
+            given = taken_apart((lent, *args) if lent else args, as_it_is), taken_apart(kwargs, as_it_is)
             tensors = list(tensors_in(given))
             versions = versions_of(tensors)
             self._numbers = {memory for t in tensors if (memory := memory_of_numbers(t)) is not None}
@@ -364,7 +358,7 @@ class Tape(TorchFunctionMode):
         result = self._as_one(call, args, kwargs)
         with torch._C.DisableTorchFunction():
             written = written_among(tensors, versions)
-            # Weights that are leaves themselves are not computed from those that an optimizer updates.
+            # Leaves that no optimizer updates are not computed from weights, and were made of them in a way not seen.
             is_followed = all(map(self._is_of_weights, lent.values()))
             function = Lent(module) if lent else module
             self._record(
@@ -378,9 +372,11 @@ class Tape(TorchFunctionMode):
         return result
 
     def _is_of_weights(self, lent: torch.Tensor) -> bool:
-        """Whether a lent weight is computed from others, or stands for one inside ``torch.func.grad``."""
-        own = self.as_weight(lent)
-        return not (lent.requires_grad and lent.is_leaf) or (own is not lent and self.is_weight(own))
+        """Whether a lent weight is one of those that an optimizer updates, or is computed from others.
+
+        Inside ``torch.func.grad`` it stands for the weight that it wraps.
+        """
+        return not (lent.requires_grad and lent.is_leaf) or self.is_weight(self.as_weight(lent))
 
     def _as_one(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run what is recorded as one call: no call that it makes itself is."""

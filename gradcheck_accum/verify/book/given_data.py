@@ -14,8 +14,9 @@ from torch import nn
 from torch.utils.data import default_collate
 from torch.utils.weak import WeakIdKeyDictionary
 
+from gradcheck_accum.engine.containers import leaves_of, tensors_in
 from gradcheck_accum.engine.memory import is_plain
-from gradcheck_accum.engine.program import Leaf, Program, leaves_of, tensors_in
+from gradcheck_accum.engine.program import Leaf, Program
 
 _MOST_CALLS = 32
 """Calls that are kept without a backward after them (of a model that is evaluated with gradients enabled)."""

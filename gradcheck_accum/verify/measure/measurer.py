@@ -198,7 +198,8 @@ class Measurer:
         only = programs[0] if len(programs) == 1 else None
         measured.ran_once = only is not None and only.runs_models_once
         chosen = [i for i, record in enumerate(measured.records) if record.event in members]
-        for own in _alike(measured.records, chosen):
+        places = _alike(measured.records, chosen)
+        for own in places:
             known = [p for p in (programs[i] for i in own) if p is not None]
             if len(known) < len(own):
                 measured.replay_problem = "part of the loss was computed in a way that could not be recorded"
@@ -240,10 +241,10 @@ class Measurer:
             if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
-                if measured.proof.reason in UNSURE:
+                if measured.proof.reason in UNSURE or (proof.coupled is None and len(places) == 1):
                     self._unsure[where].append(measured)
-                if proof.unit == SAMPLE:
-                    # What was equal in an earlier window was so by chance.
+                if proof.coupled is False:
+                    # The same code ran in earlier windows: what they did not show was equal by chance.
                     for earlier in self._unsure.pop(where, ()):
                         earlier.proof = proof
 

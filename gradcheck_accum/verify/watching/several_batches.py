@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.containers import leaves_of
 from gradcheck_accum.engine.loss_graph import LossReading
-from gradcheck_accum.engine.program import Leaf, Produced, Program, leaves_of
+from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.ledger.same_number import Same
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from gradcheck_accum.engine.containers import tensors_in
 from gradcheck_accum.engine.following import ASSIGN_GRADIENT, READ_GRADIENT, WRITE_DATA
 from gradcheck_accum.engine.memory import may_write, memory_of
-from gradcheck_accum.engine.program import tensors_in
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_book import GradientBook
 from gradcheck_accum.verify.provenance.statements import Statements
