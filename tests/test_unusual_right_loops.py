@@ -157,3 +157,85 @@ def test_a_scale_that_another_object_sets_is_read_where_it_is_set(tmp_path: Path
     wrong = watch_source(SET_BY_OTHERS.format(scale="1.0"), tmp_path)
     assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]
     assert [w.grad_rel_error for w in wrong.windows] == pytest.approx([2.0] * 3, rel=1e-4)
+
+
+LENT = """\
+import torch
+from torch.func import functional_call
+torch.manual_seed(1)
+skeleton = torch.nn.Sequential(torch.nn.Linear(5, 4), {layer}, torch.nn.Linear(4, 2))
+weights = {{name: p.detach().clone().requires_grad_() for name, p in skeleton.named_parameters()}}
+optimizer = torch.optim.SGD(weights.values(), lr=0.1)
+for _ in range(3):
+    for x, y in zip(torch.randn(20, 5).split(8), torch.randn(20, 2).split(8)):
+        (functional_call(skeleton, weights, (x,)) - y).square().mean(1).sum().div({divisor}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "divisor", "verdict"),
+    [
+        ("torch.nn.Tanh()", "20", Verdict.EQUIVALENT),
+        ("torch.nn.Tanh()", "len(x)", Verdict.DEVIATES),
+        ("torch.nn.BatchNorm1d(4)", "20", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
+    ],
+)
+def test_a_network_whose_weights_are_kept_apart(layer: str, divisor: str, verdict: Verdict, tmp_path: Path) -> None:
+    assert watch_source(LENT.format(layer=layer, divisor=divisor), tmp_path).verdict is verdict
+
+
+LISTED = """\
+import torch
+torch.manual_seed(2)
+model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for _ in range(12):
+    x, y = torch.randn(7, 5), torch.randn(7, 2)
+    losses.append(torch.nn.functional.mse_loss(model(x), y))
+    if len(losses) == 4:
+        loss = torch.stack(losses).mean()
+        losses.clear()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_list_of_losses_that_is_cleared_before_their_backward(tmp_path: Path) -> None:
+    assert watch_source(LISTED, tmp_path).verdict is Verdict.EQUIVALENT
+
+
+EPISODES = """\
+import torch
+torch.manual_seed(5)
+class Policy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, 6), torch.nn.Linear(6, 2)
+    def forward(self, seen):
+        return self.last(torch.tanh(self.first(seen)))
+policy = Policy()
+optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+lengths = [4, 4, 4, 3, 5, 4, 6, 4, 2]
+for start in range(0, 9, 3):
+    for length in lengths[start:start + 3]:
+        chances = [torch.log_softmax(policy(torch.eye(3)[t % 3]), 0)[t % 2] for t in range(length)]
+        returns = torch.full((length,), -1.0) if {fails} else torch.randn(length)
+        (-(torch.stack(chances) * returns).sum() / 3).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("fails", ["start == 0", "start == 6", "False"])
+def test_episodes_that_are_alike_in_one_window_by_chance(fails: str, tmp_path: Path) -> None:
+    """What the other windows show of the samples holds for one that shows nothing, before or after them."""
+    assert watch_source(EPISODES.format(fails=fails), tmp_path).verdict is Verdict.EQUIVALENT
+
+
+def test_episodes_that_are_alike_in_every_window_show_nothing(tmp_path: Path) -> None:
+    alike = EPISODES.format(fails="True").replace("[4, 4, 4, 3, 5, 4, 6, 4, 2]", "[4] * 9")
+    assert watch_source(alike, tmp_path).verdict is Verdict.INCONCLUSIVE
