@@ -1,9 +1,9 @@
 """Joins the data of several micro-batches into one batch, and splits it again.
 
 Loops lay out their batches in a few ways: samples along the first dimension, or along the second if time comes first,
-or in equal parts whose rows correspond (instance and prior images, anchors and positives). States of recurrent layers
-always have them along the second. If calls were given sizes that follow the number of rows (a learned prompt expanded
-to ``len(x)``), a larger batch would have given them larger ones.
+in equal parts whose rows correspond (instance and prior images, anchors and positives), or as graphs whose nodes are
+numbered. States of recurrent layers always have them along the second. If calls were given sizes that follow the number
+of rows (a learned prompt expanded to ``len(x)``), a larger batch would have given them larger ones.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gradcheck_accum.engine.graphs import join_graphs, nodes_in
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.prepared_data import Preparation, own_preparations, prepared_alike
 from gradcheck_accum.engine.program import Program
@@ -27,7 +28,7 @@ class Layout:
     ``counts_on`` says that integers which number a micro-batch's rows (0, 1, 2, ...) continue to number the large
     batch's rows, like the labels of in-batch negatives. Labels of few samples may be 0, 1, 2 by chance. ``states`` says
     that leaves which have no rows along the first dimension have them along the second, ``sizes`` that the first sizes
-    that calls were given are multiples of the number of rows.
+    that calls were given are multiples of the number of rows, ``graphs`` that rows are nodes, whose numbers continue.
     """
 
     dimension: int = 0
@@ -35,6 +36,7 @@ class Layout:
     counts_on: bool = True
     states: bool = False
     sizes: bool = False
+    graphs: bool = False
 
     def axis_of(self, leaf: torch.Tensor, rows: int | None) -> int:
         """The dimension along which a leaf holds its samples, ``rows`` of them."""
@@ -44,7 +46,7 @@ class Layout:
 
 LAYOUTS = (
     *(Layout(), Layout(counts_on=False), Layout(parts=2), Layout(parts=3), Layout(dimension=1)),
-    *(Layout(states=True), Layout(sizes=True)),
+    *(Layout(states=True), Layout(sizes=True), Layout(graphs=True)),
 )
 """The most common one first."""
 
@@ -68,6 +70,10 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     again = own_preparations(programs)
     if any(not _is_shared(each[leaf]) for leaf in first.lent()):
         raise ValueError("each micro-batch uses its own weights")
+    if layout.graphs:
+        if again:
+            raise ValueError("data that was prepared from the rows of a micro-batch is not that of several graphs")
+        return join_graphs([own[:1] * len(own) if _is_shared(own) else own for own in each])
     return [
         _prepared_again(again[leaf], own[0], layout, rows)
         if leaf in again
@@ -189,6 +195,8 @@ def rows_of(programs: Sequence[Program], layout: Layout) -> list[int] | None:
     own = [[program.leaves[i] for program in programs] for i in data_of(programs)]
     if layout.states:
         return _rows_beside_states(own)
+    if layout.graphs:
+        return nodes_in(own)
     joint = _lengths(own, axis)
     if len(joint) < len(own) or any(counts != joint[0] for counts in joint):
         # A tensor that is equal in all of them may be a constant without rows.

@@ -1,0 +1,106 @@
+"""Mini-batches of graphs, as libraries for graphs make them: all nodes in one table, numbered by edges.
+
+A larger batch has all the graphs, and numbers go on. The gradients of right loops are compared here with those of the
+window's graphs in one batch, computed in float64 by the script itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
+
+LOOP = """
+import torch
+from dataclasses import dataclass
+from torch import nn
+torch.manual_seed(8)
+torch.set_default_dtype(torch.float64)
+@dataclass
+class Batch:
+    x: torch.Tensor
+    edges: torch.Tensor
+    of: torch.Tensor
+    y: torch.Tensor
+def collated(graphs):
+    begins = [sum(len(g.x) for g in graphs[:i]) for i in range(len(graphs))]
+    return Batch(
+        torch.cat([g.x for g in graphs]),
+        torch.cat([g.edges + begin for g, begin in zip(graphs, begins)], 1),
+        torch.cat([torch.full((len(g.x),), i) for i, g in enumerate(graphs)]),
+        torch.cat([g.y for g in graphs]),
+    )
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.others, self.norm, self.out = nn.Linear(4, 6), nn.Linear(4, 6), {norm}, nn.Linear(6, 1)
+    def forward(self, batch):
+        summed = torch.zeros_like(batch.x).index_add(0, batch.edges[1], batch.x[batch.edges[0]])
+        nodes = torch.relu(self.norm(self.first(batch.x) + self.others(summed)))
+        return self.out({pooled})
+def graph(n):
+    return Batch(torch.randn(n, 4), torch.randint(0, n, (2, 2 * n)), None, torch.randn({targets}, 1))
+graphs = [graph(n) for n in {sizes}]
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def loss_of(batch):
+    return nn.functional.mse_loss(model(batch), batch.y)
+for start in range(0, len(graphs), 6):
+    window = graphs[start:start + 6]
+    expected = torch.autograd.grad(loss_of(collated(window)), [*model.parameters()]) if {checked} else None
+    for first in range(0, 6, 2):
+        (loss_of(collated(window[first:first + 2])){scale}).backward()
+    if expected is not None:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+POOLED = "torch.zeros(int(batch.of.max()) + 1, 6).index_add(0, batch.of, nodes)"
+UNLIKE, ALIKE = "[3, 7, 4, 5, 6, 3, 8, 4, 5, 3, 6, 7]", "[5] * 12"
+OF_GRAPHS = {"pooled": POOLED, "targets": "1", "sizes": UNLIKE}
+OF_NODES = {"pooled": "nodes", "targets": "n"}
+CENTRED = "type('Centred', (nn.Module,), {'forward': lambda self, h: h - h.mean(0)})()"
+
+
+def watched(folder: Path, **parts: object) -> VerifyResult:
+    given = {**OF_GRAPHS, "norm": "nn.Identity()", "checked": False, "scale": " / 3", **parts}
+    return watch_source(LOOP.format(**given), folder)
+
+
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+def test_the_mean_over_graphs(sizes: str, tmp_path: Path) -> None:
+    result = watched(tmp_path, sizes=sizes, checked=True)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+
+
+def test_dropout_draws_for_every_node_what_the_loop_drew(tmp_path: Path) -> None:
+    assert watched(tmp_path, norm="nn.Dropout(0.4)").verdict is Verdict.EQUIVALENT
+
+
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+def test_the_mean_over_graphs_that_is_not_divided(sizes: str, tmp_path: Path) -> None:
+    result = watched(tmp_path, sizes=sizes, scale="")
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA101"])
+
+
+def test_the_mean_over_nodes_of_batches_with_as_many(tmp_path: Path) -> None:
+    assert watched(tmp_path, sizes=ALIKE, checked=True, **OF_NODES).verdict is Verdict.EQUIVALENT
+
+
+def test_the_mean_over_nodes_of_batches_with_different_numbers(tmp_path: Path) -> None:
+    result = watched(tmp_path, sizes=UNLIKE, **OF_NODES)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA104"])
+
+
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+def test_layers_that_normalize_over_all_nodes(sizes: str, tmp_path: Path) -> None:
+    result = watched(tmp_path, sizes=sizes, norm="nn.BatchNorm1d(6)")
+    assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+
+
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+def test_what_is_computed_over_all_nodes_is_not_passed(sizes: str, tmp_path: Path) -> None:
+    assert watched(tmp_path, sizes=sizes, norm=CENTRED).verdict is not Verdict.EQUIVALENT
