@@ -239,3 +239,28 @@ def test_episodes_that_are_alike_in_one_window_by_chance(fails: str, tmp_path: P
 def test_episodes_that_are_alike_in_every_window_show_nothing(tmp_path: Path) -> None:
     alike = EPISODES.format(fails="True").replace("[4, 4, 4, 3, 5, 4, 6, 4, 2]", "[4] * 9")
     assert watch_source(alike, tmp_path).verdict is Verdict.INCONCLUSIVE
+
+
+UNFROZEN = """\
+import torch
+torch.manual_seed(7)
+backbone = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh())
+head = torch.nn.Linear(4, 2)
+backbone.requires_grad_(False)
+optimizer = torch.optim.SGD([*head.parameters(), *backbone.parameters()], lr=0.1)
+for n in range(12):
+    if n == {unfrozen}:
+        backbone.requires_grad_(True)
+    x, y = torch.randn(7, 5), torch.randn(7, 2)
+    (torch.nn.functional.mse_loss(head(backbone(x)), y) / {divisor}).backward()
+    if (n + 1) % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("unfrozen", [3, 6])
+def test_weights_that_are_unfrozen_between_two_windows(unfrozen: int, tmp_path: Path) -> None:
+    assert watch_source(UNFROZEN.format(unfrozen=unfrozen, divisor=3), tmp_path).verdict is Verdict.EQUIVALENT
+    wrong = watch_source(UNFROZEN.format(unfrozen=unfrozen, divisor=1), tmp_path)
+    assert [w.grad_rel_error for w in wrong.windows] == pytest.approx([2.0] * 4)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -40,6 +41,10 @@ class DoesNotFit(CannotReplay):
     def __init__(self, message: str, chunk: int | None = None) -> None:
         self.chunk = chunk
         super().__init__(message)
+
+
+Made = TypeVar("Made")
+_Around = Callable[[int], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +110,12 @@ class ReferenceEngine:
     def one_by_one(self, program: Program, parameters: Sequence[torch.Tensor]) -> Pass:
         """One micro-batch's pass, with the random numbers that the loop drew. Raises CannotReplay."""
         self._check([program])
+        return self._pass(program, program.leaves, parameters, _drawn_again(program))
 
-        def around(step: int) -> AbstractContextManager[None]:
-            state = program.rng_states[step]
-            if state is not None:
-                set_random_state(state)
-            return nullcontext()
-
-        return self._pass(program, program.leaves, parameters, around)
+    def terms_one_by_one(self, program: Program, parameters: Sequence[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
+        """The gradient of each term of one micro-batch's loss, by the term's name. Raises CannotReplay."""
+        self._check([program])
+        return self._run(program, program.leaves, parameters, _drawn_again(program), None, _gradients_of_terms)[0]
 
     @staticmethod
     def _check(programs: Sequence[Program]) -> None:
@@ -126,21 +129,33 @@ class ReferenceEngine:
         program: Program,
         leaves: list[torch.Tensor],
         parameters: Sequence[torch.Tensor],
-        around: Callable[[int], AbstractContextManager[None]] | None = None,
+        around: _Around | None = None,
         mode: ByRows | None = None,
     ) -> Pass:
+        found, reading = self._run(program, leaves, parameters, around, mode, _gradient)
+        return Pass(found, reading)
+
+    def _run(
+        self,
+        program: Program,
+        leaves: list[torch.Tensor],
+        parameters: Sequence[torch.Tensor],
+        around: _Around | None,
+        mode: ByRows | None,
+        gradients: Callable[[torch.Tensor, Sequence[torch.Tensor], Program, LossReading], Made],
+    ) -> tuple[Made, LossReading]:
+        """Compute a loss, and ``gradients`` of it for the parameters. Raises CannotReplay."""
         with untouched(program.modules), reference_settings(), without_warnings(), torch.enable_grad():
             try:
                 with _memory():
                     if not self.is_native:
                         program, leaves, parameters = self._moved(program, leaves, parameters)
-                    wanted = [p for p in parameters if p.requires_grad]
                     with alone(), mode or nullcontext(), instead_of_checkpoints(run_as_they_are):
                         loss = program.run(leaves, around)
                     # The mode would see Python numbers where the graph holds tensors.
                     reading = read_losses([loss], {})
-                    with alone(), mode or nullcontext(), without_hooks(wanted):
-                        grads = _gradients(loss, wanted, program)
+                    with alone(), mode or nullcontext(), without_hooks([p for p in parameters if p.requires_grad]):
+                        return gradients(loss, parameters, program, reading), reading
             except CannotReplay:
                 raise
             except (NotAlone, NotByRows) as error:
@@ -149,8 +164,6 @@ class ReferenceEngine:
                 # The script's own code runs here, on a batch of another size: any error means that it cannot be
                 # replayed.
                 raise Refused(_in_our_words(error)) from error
-        found = dict(zip((id(p) for p in wanted), grads, strict=True))
-        return Pass([_dense(found.get(id(p)), p) for p in parameters], reading)
 
     def _moved(
         self, program: Program, leaves: list[torch.Tensor], parameters: Sequence[torch.Tensor]
@@ -211,6 +224,51 @@ def is_out_of_memory(error: BaseException) -> bool:
 def coefficient(reading: LossReading) -> list[float | None]:
     """What each term of a loss is multiplied by after its reduction; None where that is unknown."""
     return [product_of(term.factors) for term in reading.terms]
+
+
+def _drawn_again(program: Program) -> _Around:
+    """Each step of a micro-batch with the random numbers that it drew in the loop."""
+
+    def around(step: int) -> AbstractContextManager[None]:
+        state = program.rng_states[step]
+        if state is not None:
+            set_random_state(state)
+        return nullcontext()
+
+    return around
+
+
+def _gradient(
+    loss: torch.Tensor, parameters: Sequence[torch.Tensor], program: Program, _: LossReading
+) -> list[torch.Tensor]:
+    wanted = [p for p in parameters if p.requires_grad]
+    found = dict(zip(map(id, wanted), _gradients(loss, wanted, program), strict=True))
+    return [_dense(found.get(id(p)), p) for p in parameters]
+
+
+def _gradients_of_terms(
+    loss: torch.Tensor, parameters: Sequence[torch.Tensor], program: Program, reading: LossReading
+) -> dict[str, list[torch.Tensor]]:
+    """One backward for each term, in which nothing comes back from the nodes that reduced the others."""
+    nodes = reading.reductions
+    if program.is_cached or not len({*nodes}) == len(nodes) == len(reading.terms):
+        raise CannotReplay("the terms of its loss have no graphs of their own")
+    wanted = [p for p in parameters if p.requires_grad]
+    found: dict[str, list[torch.Tensor]] = {}
+    for term, own in zip(reading.terms, nodes, strict=True):
+        silent = [node.register_prehook(_nothing) for node in nodes if node is not own]
+        try:
+            each = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=True)
+        finally:
+            for hook in silent:
+                hook.remove()
+        known = dict(zip(map(id, wanted), each, strict=True))
+        found[term.name] = [_dense(known.get(id(p)), p) for p in parameters]
+    return found
+
+
+def _nothing(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+    return tuple(None if gradient is None else torch.zeros_like(gradient) for gradient in gradients)
 
 
 def _gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program) -> Sequence[torch.Tensor | None]:

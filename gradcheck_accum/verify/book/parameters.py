@@ -27,6 +27,8 @@ class ParameterBook:
         """The number of elements of the parameters on this rank."""
         self._at: dict[int, torch.Tensor] = {}
         """The parameter at each place of the memory, as far as they were there when they were adopted."""
+        self._frozen: dict[int, torch.Tensor] = {}
+        """The parameters that required no gradient when their optimizer was last looked at."""
         self._cells: dict[int, str] = {}
         self._size = (-1, -1)
         self._shared = Shared()
@@ -43,12 +45,24 @@ class ParameterBook:
             if is_flattened(parameter):
                 # It is sometimes one rank's shard, sometimes whole, and its gradient is never the one from backward.
                 continue
-            if id(parameter) not in self.parameters and parameter.is_leaf and parameter.requires_grad:
+            if id(parameter) in self.parameters:
+                continue
+            if not parameter.requires_grad:
+                self._frozen[id(parameter)] = parameter
+            elif parameter.is_leaf:
+                self._frozen.pop(id(parameter), None)
                 self.parameters[id(parameter)] = parameter
                 own = own_part(parameter)
                 self.elements += own.numel() if own is not None else 0
                 new.append(parameter)
         return new
+
+    def with_unfrozen(self) -> list[Optimizer]:
+        """The optimizers with parameters that did not require a gradient when last looked at, and do now."""
+        unfrozen = {key for key, parameter in self._frozen.items() if parameter.requires_grad}
+        if not unfrozen:
+            return []
+        return [own for own in self.optimizers if any(id(p) in unfrozen for p in parameters_of(own))]
 
     def dismiss(self, optimizer: Optimizer) -> None:
         """Forget an optimizer, but not its parameters."""

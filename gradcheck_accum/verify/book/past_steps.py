@@ -85,6 +85,7 @@ def _said(measured: Measured) -> Hashable:
             (tuple(r.records), tuple(r.vectors), r.kind, tuple(value is None for value in r.coefficients))
             for r in measured.replays
         ),
+        tuple(measured.terms),
         measured.replay_problem,
         measured.coupled_chunks,
         measured.proof,

@@ -75,6 +75,15 @@ class Replay:
     coefficients: tuple[float | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class TermGradient:
+    """The gradient of the terms called ``name`` of some records, by a ``vector``: they have units and factors alike."""
+
+    name: str
+    records: tuple[int, ...]
+    vector: int
+
+
 @dataclass(slots=True)
 class Measured:
     """The measurements of one optimizer step; vector 0 is the gradient before any clip, 1 the one that was used.
@@ -89,7 +98,8 @@ class Measured:
     distance is not larger. ``normalises`` means that micro-batches normalized data over their own rows, which weights
     by units do not undo. ``may_be_groups`` means that each micro-batch may be one sample (a sequence, a query), as far
     as the data shows, ``ran_once`` that the only backward is of losses for which each model ran once. ``proof`` is what
-    was shown for single micro-batches where no large batch could be compared.
+    was shown for single micro-batches where no large batch could be compared. ``terms`` are the terms' own gradients,
+    computed where those of one loss have different weights.
     ``unmeasured`` is why there are no ``products``, ``has_overflowed`` whether that is because a gradient is not
     finite. ``sketched`` means that the vectors are sketches. ``shards`` is the number of ranks that the weights are
     sharded over, 0 where they are not: the gradients' vectors then hold only this rank's shards, those of the
@@ -107,6 +117,7 @@ class Measured:
     clips: list[ClipCall] = field(default_factory=list)
     after_clip: int | None = None
     replays: list[Replay] = field(default_factory=list)
+    terms: list[TermGradient] = field(default_factory=list)
     replay_problem: str = ""
     coupled_chunks: tuple[float, float] | None = None
     proof: Proof | None = None

@@ -18,7 +18,12 @@ from gradcheck_accum.ledger.weights import Readings
 from gradcheck_accum.ledger.windows import Ledger, Window
 from gradcheck_accum.verify.book.records import Measured
 from gradcheck_accum.verify.judge.options import Options
-from gradcheck_accum.verify.measure.corrections import entry_corrections, in_vectors, replay_correction
+from gradcheck_accum.verify.measure.corrections import (
+    entry_corrections,
+    in_vectors,
+    replay_correction,
+    term_corrections,
+)
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts
 
 Terms = list[tuple[int, float]]
@@ -46,7 +51,8 @@ class MeasuredWindow:
 class Reference:
     """The ledger reference of a window: its micro-batches' own gradients with their weights in the large batch.
 
-    ``terms`` are the vectors that make it up, ``addends`` the micro-batches' parts.
+    ``terms`` are the vectors that make it up, ``addends`` the micro-batches' parts, or those of the terms of their
+    losses: then there are no ``corrections`` for micro-batches as a whole.
     """
 
     corrections: Sequence[float]
@@ -77,9 +83,20 @@ def reference_of(window: MeasuredWindow, products: InnerProducts) -> Reference |
     corrections = entry_corrections(measured, window.ledger, window.readings)
     terms = None if corrections is None else in_vectors(measured, corrections)
     if corrections is None or terms is None:
-        return None
+        return _of_terms(window, products)
     contributions = [abs(w) * norm for w, norm in zip(corrections, measured.own_norms, strict=True) if w]
     return Reference(corrections, terms, Addends(contributions, products.combined_norm(terms)))
+
+
+def _of_terms(window: MeasuredWindow, products: InnerProducts) -> Reference | None:
+    """The reference made of the terms' own gradients, where those of one loss have different weights."""
+    measured = window.measured
+    corrections = term_corrections(measured, window.ledger, window.readings) if measured.terms else None
+    if corrections is None:
+        return None
+    terms = [(own.vector, factor) for own, factor in zip(measured.terms, corrections, strict=True)]
+    contributions = [abs(factor) * products.norm(vector) for vector, factor in terms]
+    return Reference((), terms, Addends(contributions, products.combined_norm(terms)))
 
 
 def difference(reference: Terms, multiple: float = 1.0) -> Terms:

@@ -45,6 +45,28 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     return corrections
 
 
+def term_corrections(measured: Measured, ledger: Ledger, readings: Readings) -> list[float] | None:
+    """For each of a step's gradients of single terms, the factor that makes it its part of the large batch's.
+
+    None where a weight is not known, or where there is no gradient for a term that has one.
+    """
+    found: dict[tuple[Backward, str], float] = {}
+    for window in ledger.closed_by(measured.step):
+        for series in readings.series_of(window):
+            for weight in _all_weights(window, series, readings):
+                if weight.entry.fate is not Fate.LIVE or not weight.relative:
+                    return None
+                value = _manual_factor(weight.entry) / weight.relative / window.divisor
+                found[weight.entry.backward, series.name] = 1.0 if readings.same(value, 1.0) else value
+    corrections: list[float] = []
+    for own in measured.terms:
+        values = [found.pop((measured.records[i].event, own.name), None) for i in own.records]
+        if values[0] is None or any(value is None or not readings.same(value, values[0]) for value in values):
+            return None
+        corrections.append(values[0])
+    return None if found else corrections
+
+
 def common_multiple(measured: Measured, ledger: Ledger, readings: Readings) -> float | None:
     """The number that times a step's gradient is the reference; None if there is none, or it is 1.
 

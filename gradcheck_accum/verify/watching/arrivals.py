@@ -38,6 +38,8 @@ class Arrivals:
 
     def begin(self) -> None:
         """A backward begins: what arrives from here on is its own."""
+        for optimizer in self._book.with_unfrozen():
+            self.adopt(optimizer)
         self._arriving = {}
 
     def end(self) -> dict[int, torch.Tensor] | None:
