@@ -132,3 +132,65 @@ def test_lists_of_unlike_numbers_of_bags(by_share: bool, verdict: Verdict) -> No
                 optimizer.step()
                 optimizer.zero_grad()
     assert watch.result().verdict is verdict, watch.result().reason
+
+
+DETECTOR = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(5)
+torch.set_default_dtype(torch.float64)
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.kind, self.box = nn.Conv2d(3, 6, 3, padding=1), nn.Linear(6, 4), nn.Linear(6, 4)
+    def forward(self, images, targets):
+        seen = torch.stack([torch.relu(self.body(image[None])).mean((0, 2, 3)) for image in images]){and_more}
+        kinds = torch.stack([target["labels"][0] for target in targets])
+        boxes = torch.stack([target["boxes"].mean(0) for target in targets])
+        return {{"kind": F.cross_entropy(self.kind(seen), kinds), "box": F.l1_loss(self.box(seen), boxes)}}
+def sample(boxes):
+    height, width = {shape}
+    return torch.rand(3, height, width), {{"boxes": torch.rand(boxes, 4), "labels": torch.randint(0, 4, (boxes,))}}
+data = [sample(boxes) for boxes in {boxes}]
+model = Detector()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+def loss_of(part):
+    images, targets = zip(*part)
+    return sum(model([2 * image - 1 for image in images], [dict(target) for target in targets]).values())
+for start in range(0, 24, 8):
+    window = data[start:start + 8]
+    expected = torch.autograd.grad(loss_of(window), [*model.parameters()])
+    for at in range(0, 8, 2):
+        (loss_of(window[at:at + 2]) / {divisor}).backward()
+    if {checked}:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+UNLIKE = "(torch.randint(6, 12, (2,)).tolist())"
+BOXES = "[3, 1, 3, 2, 1, 4, 3, 3, 2, 3, 1, 3, 4, 2, 3, 1, 2, 2, 3, 4, 1, 3, 2, 1]"
+
+
+def detected(folder: Path, **parts: object) -> VerifyResult:
+    given = {"and_more": "", "shape": UNLIKE, "boxes": BOXES, "divisor": "4", "checked": False, **parts}
+    return watch_source(DETECTOR.format(**given), folder)
+
+
+@pytest.mark.parametrize("shape", [UNLIKE, "(8, 9)"])
+def test_images_with_their_boxes_are_samples(shape: str, tmp_path: Path) -> None:
+    """As many boxes as an image has channels are no rows of one batch."""
+    right = detected(tmp_path, shape=shape, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+
+
+def test_images_whose_losses_are_not_divided(tmp_path: Path) -> None:
+    wrong = detected(tmp_path, divisor="1")
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA101"]), wrong.reason
+
+
+@pytest.mark.parametrize("shape", [UNLIKE, "(8, 9)"])
+@pytest.mark.parametrize("boxes", [BOXES, "[3] * 24"])
+def test_images_that_are_compared_with_each_other_are_not_passed(shape: str, boxes: str, tmp_path: Path) -> None:
+    result = detected(tmp_path, and_more="; seen = seen - seen.mean(0)", shape=shape, boxes=boxes)
+    assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION), result.reason

@@ -174,6 +174,7 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
         held = tuple(SampleAxis(i, 0, lambda sample: [sample]) for i in rows)
         if rows:
             yield Samples(program, len(each), held, (each,), may_be_parts=True)
+    of_items = holds_lists(program)
     count = _count(program, own)
     if count is None:
         return
@@ -186,38 +187,62 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
         known = [(h.leaf, h.axis, list(h.rows(1))) for h in held]
         if known not in seen:
             seen.append(known)
-            yield Samples(program, count, held, single)
+            yield Samples(program, count, held, single, may_be_parts=of_items)
 
 
 def by_item(program: Program, others: Sequence[Program]) -> Iterator[Samples]:
-    """The samples of micro-batches that a model is given as lists of tensors of unlike lengths, such as sentences.
+    """The samples of micro-batches that a model is given as lists, whose items have unlike lengths: sentences, images.
 
-    What else a micro-batch has may be of all their elements (a label for every word), so each keeps its length. Two
-    batches of different sizes in a list are no samples: of samples there are more, and lengths follow no place.
+    A sample is all that the lists hold at its place: an image, and the dictionary of its boxes. Of lists of tensors
+    alone, what else a micro-batch has may be of all their elements (a label for every word), so each keeps its length.
+    Two batches of unlike sizes in a list are no samples: of samples there are more, or their lengths follow no place.
     """
-    own = own_leaves(program, others)
+    own = {*own_leaves(program, others)}
     alike = [other for other in others if program.same_shape(other)]
-    for items in _lists_for_models(program):
-        leaves = [program.leaves[i] for i in items]
-        is_list = len({(leaf.shape[1:], leaf.dtype) for leaf in leaves}) == 1 and len({*items}) == len(items) > 2
-        if is_list and {*items} <= {*own} and all(len({len(p.leaves[i]) for p in alike}) > 1 for i in items):
-            yield Samples(program, len(items), (), (items,), may_be_parts=True, keeps_lengths=True)
+    for groups in _lists_for_models(program):
+        leaves = [leaf for group in groups for leaf in group]
+        if not {*leaves} <= own or len({*leaves}) < len(leaves):
+            continue
+        if len(groups) == 1:
+            items = [program.leaves[i] for i in leaves]
+            is_list = len({(item.shape[1:], item.dtype) for item in items}) == 1 and len(items) > 2
+            if is_list and _differ_everywhere(leaves, alike):
+                yield Samples(program, len(leaves), (), (groups[0],), may_be_parts=True, keeps_lengths=True)
+        elif any(_are_ragged(program, group) and _differ_everywhere(group, alike[:-1]) for group in groups):
+            yield Samples(program, len(groups[0]), (), tuple(groups), may_be_parts=True)
 
 
 def holds_lists(program: Program) -> bool:
-    """Whether a model is given a list of tensors of unlike lengths: joined one by one, they are no larger batch."""
-    return any(len({len(program.leaves[i]) for i in items}) > 1 for items in _lists_for_models(program))
+    """Whether a model is given lists of samples of unlike lengths: joined one by one, they are no larger batch."""
+    return any(_are_ragged(program, group) for groups in _lists_for_models(program) for group in groups)
 
 
-def _lists_for_models(program: Program) -> Iterator[tuple[int, ...]]:
-    """The leaves of each list that a module with weights is given, if it holds nothing but tensors with rows."""
+def _are_ragged(program: Program, group: Sequence[int]) -> bool:
+    return len({len(program.leaves[i]) for i in group}) > 1
+
+
+def _differ_everywhere(leaves: Sequence[int], alike: Sequence[Program]) -> bool:
+    """Whether every one of these leaves has another length in another micro-batch."""
+    return all(len({len(one.leaves[i]) for one in alike}) > 1 for i in leaves)
+
+
+def _lists_for_models(program: Program) -> Iterator[list[tuple[int, ...]]]:
+    """The leaves in the lists of one length that a model with weights is given, if their items hold as many each.
+
+    For each tensor of an item, those of all items.
+    """
     for function, args, kwargs, _ in program.steps:
-        if isinstance(function, nn.Module) and any(p.requires_grad for p in function.parameters()):
-            for given in (*args, *kwargs.values()):
-                if isinstance(given, (list, tuple)) and given and all(isinstance(item, Leaf) for item in given):
-                    items = tuple(item.index for item in given)
-                    if all(program.leaves[i].dim() and len(program.leaves[i]) for i in items):
-                        yield items
+        if not isinstance(function, nn.Module) or not any(p.requires_grad for p in function.parameters()):
+            continue
+        lists = [given for given in (*args, *kwargs.values()) if isinstance(given, (list, tuple)) and len(given) > 1]
+        for length in sorted({len(given) for given in lists}):
+            whole = [[*leaves_of([given[i] for given in lists if len(given) == length])] for i in range(length)]
+            items = [[value.index for value in item if isinstance(value, Leaf)] for item in whole]
+            is_made = any(isinstance(value, Produced) for item in whole for value in item)
+            if is_made or len({len(item) for item in items}) > 1 or not items[0]:
+                continue
+            if all(program.leaves[i].dim() and len(program.leaves[i]) for item in items for i in item):
+                yield [*zip(*items, strict=True)]
 
 
 def _of_length(length: int, other: torch.Tensor) -> torch.Tensor:
