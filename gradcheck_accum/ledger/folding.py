@@ -24,7 +24,7 @@ from gradcheck_accum.ledger.events import (
 )
 from gradcheck_accum.ledger.passes import Passes
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
+from gradcheck_accum.ledger.windows import UNREAD, Entry, Fate, Ledger, Window
 
 REWORKED_BETWEEN = Reason(
     "gradients were modified manually between the micro-batches of a window, and not by one factor for all of them: "
@@ -111,6 +111,8 @@ class _StoreState:
             unknown = LEFT_CHANGED
         if unknown is None and rework is not None and _may_put_back(entries):
             unknown = CLEARED_AND_REWORKED
+        if unknown is None and step is not None and step.unread:
+            unknown = UNREAD
         window = Window(
             index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), unknown, rework=rework
         )

@@ -17,6 +17,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.results.acceptance import accepted
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify.book.holding import Wanted
+from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.judge.options import Options
 from gradcheck_accum.verify.judge.run import judge
 from gradcheck_accum.verify.session import ReferenceName, acceptance_at, checked, installed
@@ -143,6 +144,7 @@ class SamplingObserver(Observer):
             seen = journal.steps
             super().after_step(optimizer)
             self._steps_awake[id(optimizer)] += 1
+            self.run.book.read_from_now_on(id(p) for p in parameters_of(optimizer))
             # The first window of another optimizer may have begun while the observer slept.
             complete = self._every == 1 or self._steps_awake[id(optimizer)] > 1
             if complete and journal.steps > seen and self._window % self._every == self._every - 1:

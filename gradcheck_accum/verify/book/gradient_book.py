@@ -66,6 +66,11 @@ _AT_ONCE = 1 << 16
 SMALL = 1 << 18
 """Elements of all gradients up to which copies are kept: these take no more memory than the signs of sketches."""
 
+CHANGED_UNREAD = Reason(
+    "gradients of the window before, which was not watched, were modified manually and not cleared: clear them after "
+    "the step, or watch every window",
+    Cause.BY_HAND,
+)
 PARTLY_CLEARED = Reason(
     "only some of the gradients that a step uses were cleared: clear all of them", Cause.PARTLY_CLEARED
 )
@@ -96,6 +101,9 @@ class GradientBook(ParameterBook):
         """Gradients as they were before a change, while they are looked at instead of what they are now."""
         self._squares: dict[int, list[torch.Tensor]] = {}
         """‖·‖² of the addends of an expected gradient, where that is a sketch."""
+        self.unread: dict[int, tuple[int, int] | None] = {}
+        """The parameters whose gradients are not read; with the identity and version of what was left, where they will
+        be from the next backward on."""
 
     def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """Add an optimizer, or the parameters that were added to it since; returns the new parameters."""
@@ -151,12 +159,58 @@ class GradientBook(ParameterBook):
     def look(self, keys: Iterable[int]) -> None:
         """Expect the gradients that there are now."""
         for key in list(keys):
-            if key in self.parameters:
+            if key in self.parameters and key not in self.unread:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self.kept(key, gradient))
 
+    # What is not read
+
+    def leave_unread(self) -> None:
+        """Read no gradients until `read_from_now_on`."""
+        self.forget()
+        self.unread = dict.fromkeys(self.parameters)
+
+    def is_unread(self, optimizer: Optimizer) -> bool:
+        """Whether any gradient of an optimizer has not been read."""
+        return bool(self.unread) and any(id(p) in self.unread for p in parameters_of(optimizer))
+
+    def read_from_now_on(self, keys: Iterable[int]) -> None:
+        """What arrives at these parameters is read again. What is left there is usually cleared before that."""
+        for key in keys:
+            if key in self.unread and self.unread[key] is None:
+                self.unread[key] = self._state(key)
+
+    def changed_unread(self) -> set[int]:
+        """The parameters whose gradients, which are not read, have changed since the last thorough comparison."""
+        changed = {key for key in self.unread if self._seen.get(key, (0, 0)) != self._state(key)}
+        return {key for key in changed if self.gradient(key) is not None}
+
+    def read_left_over(self, where: Location) -> list[Event]:
+        """Expect what is left of windows that were not read, before anything is added; what was done to it since."""
+        left = {key: mark for key, mark in self.unread.items() if mark is not None}
+        if not left:
+            return []
+        cells, events = self.cells(), list[Event]()
+        # What was zero when its window ended was not cleared: it only looks as if it were.
+        changed = {key for key, mark in left.items() if mark != self._state(key)}
+        zero = {key for key in left if is_cleared(self.gradient(key))}
+        for store in sorted({cells[key] for key, mark in left.items() if mark != (0, 0) and key in cells}):
+            own = {key for key, mark in left.items() if mark != (0, 0) and cells.get(key) == store}
+            stores = frozenset({store})
+            if own <= zero:
+                events.append(ZeroGrad(where=where, stores=stores, seen_later=True))
+            elif own & zero & changed:
+                events.append(Opaque(where=where, stores=stores, reason=PARTLY_CLEARED))
+            elif own & changed:
+                events.append(Opaque(where=where, stores=stores, reason=CHANGED_UNREAD))
+        for key in left:
+            del self.unread[key]
+        self.look(left)
+        return events
+
     def forget(self) -> None:
         """Drop everything held; `look` has to be called again before the next backward."""
+        self.unread = {}
         self._expected.clear()
         self._changes.clear()
         self._sharing.clear()
@@ -209,7 +263,7 @@ class GradientBook(ParameterBook):
     def _expect_zero(self, keys: Iterable[int]) -> None:
         """The gradients of these parameters have been cleared; the zeros take no memory."""
         for key in keys:
-            if key in self.parameters:
+            if key in self.parameters and key not in self.unread:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self._zeros(key, gradient))
 
@@ -225,8 +279,12 @@ class GradientBook(ParameterBook):
         return None if then is None else after(then, self._changes.get(key, ()))
 
     def _mark(self, key: int) -> None:
+        self._seen[key] = self._state(key)
+
+    def _state(self, key: int) -> tuple[int, int]:
+        """The identity and the version of a gradient, zeros where there is none."""
         gradient = self.gradient(key)
-        self._seen[key] = (0, 0) if gradient is None else (id(gradient), gradient._version)
+        return (0, 0) if gradient is None else (id(gradient), gradient._version)
 
     def may_have_changed(self, keys: Iterable[int]) -> None:
         """These gradients are compared next time, whatever their version counters say (``p.grad.data`` has none)."""
@@ -297,6 +355,8 @@ class GradientBook(ParameterBook):
         """A backward has added gradients of these ‖·‖²; returns whether something else changed gradients meanwhile."""
         changed = False
         for key, square in squares.items():
+            if key in self.unread:
+                continue
             now = self.gradient(key)
             if self.is_sketched(key):
                 self._squares.setdefault(key, []).append(square)
@@ -410,9 +470,11 @@ class GradientBook(ParameterBook):
         Every backward asks, for every parameter.
         """
         if thoroughly or self.sharded:
-            return self.parameters
+            return self.parameters.keys() - self.unread.keys() if self.unread else self.parameters
         found = []
         for key, parameter in self.parameters.items():
+            if key in self.unread:
+                continue
             now, then = parameter.grad, self._expected.get(key)
             if now is None or then is None:
                 if now is not then:
@@ -438,6 +500,8 @@ class GradientBook(ParameterBook):
         self._exact.clear()
         if thoroughly:
             self._now.clear()
+            for key in self.unread:
+                self._mark(key)
         doubtful = self._not_as_expected(self._not_as_seen(thoroughly))
         changed = [key for key in doubtful if not self._is_untouched(key, thoroughly)]
         if not changed:
@@ -500,7 +564,7 @@ class GradientBook(ParameterBook):
         if thoroughly:
             self._now.clear()
         for key in keys:
-            now = self.gradient(key) if key in self.parameters else None
+            now = self.gradient(key) if key in self.parameters and key not in self.unread else None
             if now is not None and not self._is_untouched(key, thoroughly):
                 found[key] = self._as_it_is(key, now), self._now_expected(key)
         return found
@@ -586,14 +650,21 @@ class GradientBook(ParameterBook):
         cells = self.cells()
         whole: set[str] = set()
         part: set[str] = set()
+        for key in keys:
+            if self.unread.get(key) is not None:
+                del self.unread[key]
         for store in self.stores(keys):
             own = {key for key, cell in cells.items() if cell == store}
-            left = [k for k in own - keys if not is_cleared(self._now_expected(k))]
+            left = [k for k in own - keys if not self._is_known_as_cleared(k)]
             (part if left else whole).add(store)
         for key in keys:
             self.scale_inside.pop(key, None)
         self._expect_zero(keys)
         return self._shared(frozenset(whole)), self._shared(frozenset(part))
+
+    def _is_known_as_cleared(self, key: int) -> bool:
+        """Whether a gradient should be zero; where that is not known, whether it is."""
+        return is_cleared(self.gradient(key) if key in self.unread else self._now_expected(key))
 
     def held(
         self,
@@ -608,8 +679,11 @@ class GradientBook(ParameterBook):
         Called right after a thorough comparison, when most are as expected, so that they need no copy to remain valid
         ``beyond_change`` of a gradient. What is expected changes at the next backward. Those of the parameters
         ``before_last_of`` are as they were before their last known change, and those in ``as_they_were`` are these.
+        None are held where some were not read.
         """
         found: dict[int, Held | None] = {}
+        if self.is_unread(optimizer):
+            return found
         for parameter in parameters_of(optimizer):
             key, gradient = id(parameter), own_part(parameter.grad)
             changes, expected = self._changes.get(key, ()), self._expected.get(key)

@@ -84,6 +84,10 @@ class Changes:
         for opaque in self._partly.values():
             self._journal.add(opaque)
         self._partly.clear()
+        with self._losses.tape.paused():
+            left_over = self._book.read_left_over(where)
+        for event in left_over:
+            self._journal.add(event)
         return self._look(where, thoroughly=thoroughly, is_whole=is_whole)
 
     def before_backward(self, where: Location) -> None:
@@ -167,7 +171,7 @@ class Changes:
         """An optimizer has stepped: what it did to the gradients that it had used, it did for no step of the loop."""
         with self._losses.tape.paused():
             events, _ = self._book.changes(where, thoroughly=False)
-        left: set[str] = set()
+        left: set[str] = set(self._book.stores(self._book.changed_unread()))
         for event in events:
             if isinstance(event, (Unscale, ZeroGrad)):
                 self._journal.add(event)

@@ -8,6 +8,7 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.engine.determinism import thawed
 from gradcheck_accum.engine.rank_local import is_sharded
 from gradcheck_accum.ledger.events import Step
+from gradcheck_accum.ledger.windows import UNREAD
 from gradcheck_accum.verify.book.clips import BY_HAND
 from gradcheck_accum.verify.book.held import Held, tensors_of
 from gradcheck_accum.verify.book.parameters import parameters_of
@@ -92,6 +93,8 @@ class StepMeasuring:
             measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
         if step.skipped:
             measured.unmeasured = SKIPPED
+        elif step.unread:
+            measured.unmeasured = UNREAD.words
         else:
             measured.unmeasured = INSIDE_BACKWARD if inside_backward else self._why_not(optimizer, measured, parameters)
         if not measured.unmeasured:

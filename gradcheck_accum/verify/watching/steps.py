@@ -238,6 +238,7 @@ class Steps:
             counted_by=self._counters.at_step(BY_HAND, callers) if is_now else None,
             by_hand=True,
             used=self._uses.used,
+            unread=self._book.is_unread(optimizer),
         )
         self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
         records = self._awaited.take_all(self._book.sharing(optimizer))
@@ -285,6 +286,7 @@ class Steps:
             through_scaler=scaled,
             skipped=skipped,
             again=self._closure_calls.get(id(optimizer), 0) > 1,
+            unread=self._book.is_unread(optimizer),
         )
 
     def _place_of(self, optimizer: Optimizer) -> Location:
