@@ -111,8 +111,6 @@ class _StoreState:
             unknown = LEFT_CHANGED
         if unknown is None and rework is not None and _may_put_back(entries):
             unknown = CLEARED_AND_REWORKED
-        if unknown is None and step is not None and step.unread:
-            unknown = UNREAD
         window = Window(
             index, self.optimizer, self.store, tuple(entries), step, tuple(self.events), unknown, rework=rework
         )
@@ -126,6 +124,23 @@ class _StoreState:
         """Close what is left without a step, after the ``steps`` steps of the run."""
         if any(entry.fate is not Fate.STALE for entry in self.entries):
             self._close(None, steps)
+
+
+def _with_unread(windows: list[Window]) -> list[Window]:
+    """The windows of one account; where gradients of some were changed by hand, so may those that were not read.
+
+    Then the others do not show what is done in every window: nothing is known of any.
+    """
+    unread = any(window.step is not None and window.step.unread for window in windows)
+    if not unread or not any(map(_is_changed_by_hand, windows)):
+        return windows
+    return [replace(window, unknown=window.unknown or UNREAD) for window in windows]
+
+
+def _is_changed_by_hand(window: Window) -> bool:
+    """Whether it is known that the loop itself changed the gradients of a window."""
+    by_hand = window.unknown is not None and window.unknown.cause is Cause.BY_HAND
+    return by_hand or window.rework is not None or any(isinstance(event, ScaleGrads) for event in window.events)
 
 
 def _may_put_back(entries: list[Entry]) -> bool:
@@ -166,6 +181,7 @@ def fold(trace: Trace) -> Ledger:
         steps += isinstance(event, Step)
     for state in states.values():
         state.finish(steps)
+        state.windows = _with_unread(state.windows)
     histories = [History(state.optimizer, state.store, state.windows) for state in states.values()]
     set_by_products_apart(histories, trace)
     same = Same(trace.precision)

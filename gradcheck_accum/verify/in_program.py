@@ -110,7 +110,9 @@ class SamplingObserver(Observer):
     """An observer that judges every n-th window as it is closed, and sleeps in between.
 
     The verdict on a window depends on what came before it (stale gradients, K), so the window before is watched as
-    well. Windows are counted by the steps of the optimizer that steps first.
+    well, but its gradients are read only if the loop changes gradients by hand, or no window was judged yet. What is
+    left of them is read once, where it was not cleared. Windows are counted by the steps of the optimizer that steps
+    first.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class SamplingObserver(Observer):
         self.run.attention.sleep(every > 2)
         self._steps_awake: Counter[int] = Counter()
         self._leader: weakref.ref[Optimizer] | None = None
+        self._has_judged = False
 
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
@@ -159,7 +162,7 @@ class SamplingObserver(Observer):
         asleep = self._every > 2 and self._window % self._every < self._every - 2
         if self.run.attention.asleep and not asleep:
             self.arrivals.listen()
-            self.restart()
+            self.restart(reads=not self._has_judged or self.changes.any_by_hand)
             self._steps_awake.clear()
         elif asleep and not self.run.attention.asleep:
             self.arrivals.release()
@@ -168,6 +171,7 @@ class SamplingObserver(Observer):
         self.run.attention.sleep(asleep)
 
     def _judge(self) -> None:
+        self._has_judged = True
         result = judge(self, "the loop", self.options, complete=False)
         last = result.windows[-1]
         shown = tuple(d for d in result.diagnosis if last.index in d.windows or not d.mistake.changes_gradient)

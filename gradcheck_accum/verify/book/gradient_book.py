@@ -41,6 +41,7 @@ from gradcheck_accum.ledger.events import (
     ZeroGrad,
 )
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.windows import UNREAD
 from gradcheck_accum.verify.book.gradient_sums import GradientSum
 from gradcheck_accum.verify.book.held import Change, Held, after, divided_by, times
 from gradcheck_accum.verify.book.parameters import ParameterBook, parameters_of
@@ -66,11 +67,6 @@ _AT_ONCE = 1 << 16
 SMALL = 1 << 18
 """Elements of all gradients up to which copies are kept: these take no more memory than the signs of sketches."""
 
-CHANGED_UNREAD = Reason(
-    "gradients of the window before, which was not watched, were modified manually and not cleared: clear them after "
-    "the step, or watch every window",
-    Cause.BY_HAND,
-)
 PARTLY_CLEARED = Reason(
     "only some of the gradients that a step uses were cleared: clear all of them", Cause.PARTLY_CLEARED
 )
@@ -159,7 +155,9 @@ class GradientBook(ParameterBook):
     def look(self, keys: Iterable[int]) -> None:
         """Expect the gradients that there are now."""
         for key in list(keys):
-            if key in self.parameters and key not in self.unread:
+            if key in self.unread:
+                self._mark(key)
+            elif key in self.parameters:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self.kept(key, gradient))
 
@@ -169,6 +167,8 @@ class GradientBook(ParameterBook):
         """Read no gradients until `read_from_now_on`."""
         self.forget()
         self.unread = dict.fromkeys(self.parameters)
+        for key in self.unread:
+            self._mark(key)
 
     def is_unread(self, optimizer: Optimizer) -> bool:
         """Whether any gradient of an optimizer has not been read."""
@@ -202,7 +202,7 @@ class GradientBook(ParameterBook):
             elif own & zero & changed:
                 events.append(Opaque(where=where, stores=stores, reason=PARTLY_CLEARED))
             elif own & changed:
-                events.append(Opaque(where=where, stores=stores, reason=CHANGED_UNREAD))
+                events.append(Opaque(where=where, stores=stores, reason=UNREAD))
         for key in left:
             del self.unread[key]
         self.look(left)
@@ -263,7 +263,9 @@ class GradientBook(ParameterBook):
     def _expect_zero(self, keys: Iterable[int]) -> None:
         """The gradients of these parameters have been cleared; the zeros take no memory."""
         for key in keys:
-            if key in self.parameters and key not in self.unread:
+            if key in self.unread:
+                self._mark(key)
+            elif key in self.parameters:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self._zeros(key, gradient))
 
@@ -356,6 +358,7 @@ class GradientBook(ParameterBook):
         changed = False
         for key, square in squares.items():
             if key in self.unread:
+                self._mark(key)
                 continue
             now = self.gradient(key)
             if self.is_sketched(key):

@@ -225,8 +225,11 @@ class Observer:
             if getattr(optimizer, "param_groups", None):
                 self.optimizer_made(optimizer)
 
-    def restart(self) -> None:
-        """Restart: what was seen before is forgotten, and no gradient is read until its optimizer has stepped."""
+    def restart(self, *, reads: bool) -> None:
+        """Restart with the gradients as they are: what was seen before is forgotten.
+
+        ``reads`` says whether gradients are read, and not only the events of what is done to them.
+        """
         run = self.run
         run.journal.restart()
         run.awaited.restart()
@@ -234,7 +237,11 @@ class Observer:
         self.backwards.graphs.forget()
         self.steps.restart()
         run.choose_mode()
-        run.book.leave_unread()
+        if not reads:
+            run.book.leave_unread()
+            return
+        run.book.look(run.book.parameters)
+        run.book.close_part()
 
 
 def _optimizers_alive() -> list[Optimizer]:

@@ -8,7 +8,6 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.engine.determinism import thawed
 from gradcheck_accum.engine.rank_local import is_sharded
 from gradcheck_accum.ledger.events import Step
-from gradcheck_accum.ledger.windows import UNREAD
 from gradcheck_accum.verify.book.clips import BY_HAND
 from gradcheck_accum.verify.book.held import Held, tensors_of
 from gradcheck_accum.verify.book.parameters import parameters_of
@@ -27,6 +26,7 @@ _Gradients = dict[int, Held | None]
 INSIDE_BACKWARD = "the step runs inside backward(), where gradients cannot be compared: step after it to compare"
 CHANGED_AFTER_CLIP = "the gradients were modified manually after clipping: modify them before clipping"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
+NOT_READ = "watched only for the next window, which is compared"
 NO_GRADIENT = (
     "no gradient was computed for this step: none of its parameters has one, so check which parameters backward() "
     "reaches"
@@ -94,7 +94,7 @@ class StepMeasuring:
         if step.skipped:
             measured.unmeasured = SKIPPED
         elif step.unread:
-            measured.unmeasured = UNREAD.words
+            measured.unmeasured = NOT_READ
         else:
             measured.unmeasured = INSIDE_BACKWARD if inside_backward else self._why_not(optimizer, measured, parameters)
         if not measured.unmeasured:
