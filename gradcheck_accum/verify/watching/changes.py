@@ -75,7 +75,7 @@ class Changes:
         run.losses.tape.on_scale = self._operations.scales
         run.losses.tape.on_clamp = self._operations.clamps
         self.any_by_hand = False
-        """Whether the loop has changed gradients by other means than a call that is watched."""
+        """Whether the loop has changed gradients, and not only cleared them, by other means than a watched call."""
         self._partly: dict[str, Opaque] = {}
         """By store: that only some of its gradients are cleared so far; the next call may clear the others."""
 
@@ -100,7 +100,7 @@ class Changes:
             events.append(Opaque(where=where, stores=changed, reason=UNREAD))
         for event in events:
             self._journal.add(event)
-        self.any_by_hand = self.any_by_hand or bool(events)
+        self.any_by_hand = self.any_by_hand or not all(isinstance(event, ZeroGrad) for event in events)
 
     def before_backward(self, where: Location) -> None:
         """A backward is entered: what was done to gradients and weights until then was done before it."""
@@ -137,7 +137,8 @@ class Changes:
                 scaled = {key for key, cell in self._book.cells().items() if cell in event.stores}
                 event = replace(event, read_between=not self._uses.late.are_whole(scaled))
             self._journal.add(self._operations.with_origins(event, changed))
-        self.any_by_hand = self.any_by_hand or taken_in or bool(events)
+        changes = any(not isinstance(event, ZeroGrad) for event in events)
+        self.any_by_hand = self.any_by_hand or taken_in or changes
         clamped = self._clamped(events, changed)
         if thoroughly or changed:
             self._operations.forget()
