@@ -16,7 +16,6 @@ from gradcheck_accum.verify.vectors.sharded import Shards
 from gradcheck_accum.verify.watching.attention import Attention
 from gradcheck_accum.verify.watching.rank_averaging import Averaging
 
-
 _UNREAD = torch.full((), torch.nan)
 """‖·‖² of a gradient that is not read."""
 
