@@ -265,7 +265,7 @@ def test_a_clip_of_gradients_that_are_not_read(clip: str, reference: str) -> Non
     assert all(result.windows[0].verdict is Verdict.EQUIVALENT for result in told)
 
 
-def test_gradients_of_autograd_grad_are_read_from_then_on() -> None:
+def test_gradients_that_the_loop_puts_in_itself_are_read_from_then_on() -> None:
     def run() -> None:
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
@@ -282,4 +282,4 @@ def test_gradients_of_autograd_grad_are_read_from_then_on() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    assert verdicts(watched(run)) == ["equivalent"] * 3
+    assert verdicts(watched(run)) == ["equivalent", "inconclusive", "equivalent"]

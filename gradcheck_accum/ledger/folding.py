@@ -134,7 +134,10 @@ def _with_unread(windows: list[Window]) -> list[Window]:
     unread = any(window.step is not None and window.step.unread for window in windows)
     if not unread or not any(map(_is_changed_by_hand, windows)):
         return windows
-    return [replace(window, unknown=window.unknown or UNREAD) for window in windows]
+    return [
+        replace(window, unknown=UNREAD) if window.unknown is None or window.unknown.cause is Cause.BY_HAND else window
+        for window in windows
+    ]
 
 
 def _is_changed_by_hand(window: Window) -> bool:

@@ -203,8 +203,9 @@ def watch(
         with gradcheck_accum.watch(every=16):
             train(model, loader, optimizer)
 
-    Weights, gradients and random numbers are not affected. The window before a checked one is watched too; in between,
-    the loop runs without overhead. The remainder at the end of the block is checked only if every window is.
+    Weights, gradients and random numbers are not affected. The window before a checked one is watched too, but its
+    gradients are read only for the first check, and if the loop changes gradients by hand; in between, the loop runs
+    without overhead. The remainder at the end of the block is checked only if every window is.
 
     :param every: check every n-th window, counted by the steps of the optimizer that steps first; at least 1.
     :param on_deviation: what a wrong window causes after its step: ``"error"`` raises `AccumulationError` from

@@ -187,6 +187,7 @@ class Backwards:
         self._awaited.add(record, reading.scale)
         self._run.uses.backward_ends()
         if record.changed:
+            self._changes.any_by_hand = True
             self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if backward_losses.unknown:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=Reason(backward_losses.unknown)))

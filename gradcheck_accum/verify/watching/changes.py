@@ -75,7 +75,7 @@ class Changes:
         run.losses.tape.on_scale = self._operations.scales
         run.losses.tape.on_clamp = self._operations.clamps
         self.any_by_hand = False
-        """Whether the loop has changed gradients, and not only cleared them, by other means than a watched call."""
+        """Whether the loop has changed weights or gradients by hand, other than by clearing these."""
         self._partly: dict[str, Opaque] = {}
         """By store: that only some of its gradients are cleared so far; the next call may clear the others."""
 
@@ -202,6 +202,7 @@ class Changes:
             # A manual step, or the first of two that belong together (sharpness-aware minimization).
             stores = self._book.stores(id(p) for p in parameters)
             self._journal.add(Opaque(where=where, stores=stores, reason=CHANGED_WEIGHTS))
+            self.any_by_hand = True
         # It reads gradients, but not for the loop.
         self._uses.looks_away()
 

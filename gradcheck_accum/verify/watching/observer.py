@@ -26,7 +26,6 @@ from gradcheck_accum.verify.book.holding import Wanted
 from gradcheck_accum.verify.book.parameters import with_subclasses
 from gradcheck_accum.verify.measure.measurer import Measurer
 from gradcheck_accum.verify.provenance.counting import WindowCounters
-from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
 from gradcheck_accum.verify.watching.attention import Attention
 from gradcheck_accum.verify.watching.awaited import Awaited
@@ -175,10 +174,6 @@ class Observer:
         """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
         if self.idle or self.backwards.depth:
             return False
-        if self.run.book.unread:
-            # What becomes of gradients that the loop itself puts into ``.grad`` shows in their values alone.
-            self.run.book.read_from_now_on(self.run.book.parameters)
-            self.changes.notice(user_location(), thoroughly=False)
         return self.by_hand.before(outputs, inputs, weights)
 
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
