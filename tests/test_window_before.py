@@ -251,6 +251,35 @@ def test_both_of_two_optimizers_are_checked(clears_critic: bool) -> None:
     assert codes(told) == [[]] * 6
 
 
+@pytest.mark.parametrize("reference", ["ledger", "both"])
+def test_two_optimizers_that_step_on_the_same_gradients(reference: str) -> None:
+    torch.manual_seed(0)
+    model, critic = nn.Linear(3, 2), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *critic.parameters()], lr=0.1)
+    second = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def run() -> None:
+        for _ in range(3 * EVERY):
+            for _ in range(K):
+                (critic(model(torch.randn(5, 3))).square().mean() / K).backward()
+            optimizer.step()
+            second.step()
+            optimizer.zero_grad()
+
+    told = watched(run, reference=reference)
+    assert [result.windows[0].verdict.value for result in told] == ["equivalent"] * 6
+
+
+def test_gradients_that_a_step_changes_and_that_are_not_cleared_are_not_taken_for_what_was_read() -> None:
+    """Nesterov's momentum of PyTorch's foreach kind writes into the gradients that it uses."""
+    loop = Loop(after_step=lambda window, parameters: None if window >= EVERY else loop.optimizer.zero_grad())
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01, momentum=0.5, nesterov=True, foreach=True)
+    told = watched(lambda: loop.run(2 * EVERY))
+    assert verdicts(told)[0] == "equivalent"
+    assert verdicts(told)[1] != "equivalent"
+    assert told[1].diagnosis == ()
+
+
 @pytest.mark.parametrize("clip", ["norm", "value"])
 @pytest.mark.parametrize("reference", ["ledger", "sketch"])
 def test_a_clip_of_gradients_that_are_not_read(clip: str, reference: str) -> None:

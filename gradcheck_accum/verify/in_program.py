@@ -150,7 +150,9 @@ class SamplingObserver(Observer):
             self.run.book.read_from_now_on(id(p) for p in parameters_of(optimizer))
             # The first window of another optimizer may have begun while the observer slept.
             complete = self._every == 1 or self._steps_awake[id(optimizer)] > 1
-            if complete and journal.steps > seen and self._window % self._every == self._every - 1:
+            latest = journal.last_step
+            is_read = journal.steps > seen and latest is not None and not latest.step.unread
+            if complete and is_read and self._window % self._every == self._every - 1:
                 self._judge()
         self._leader = self._leader or weakref.ref(optimizer)
         if self._leader() is optimizer:
@@ -162,13 +164,21 @@ class SamplingObserver(Observer):
         asleep = self._every > 2 and self._window % self._every < self._every - 2
         if self.run.attention.asleep and not asleep:
             self.arrivals.listen()
-            self.restart(reads=not self._has_judged or self.changes.any_by_hand)
+            self.restart(reads=self._needs_window_before())
             self._steps_awake.clear()
         elif asleep and not self.run.attention.asleep:
             self.arrivals.release()
             self.run.book.forget()
             self.run.losses.forget()
         self.run.attention.sleep(asleep)
+
+    def _needs_window_before(self) -> bool:
+        """Whether the gradients of the window before the checked one have to be read."""
+        run = self.run
+        # Version counters, which are all that is looked at otherwise, do not show what is done to a rank's shard. What
+        # several optimizers step on is replayed at the first of their steps, with the weights of that time.
+        unclear = run.book.sharded or (run.measurer.replays and run.book.has_shared())
+        return unclear or not self._has_judged or self.changes.any_by_hand
 
     def _judge(self) -> None:
         self._has_judged = True
