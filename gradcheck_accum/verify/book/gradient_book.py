@@ -41,10 +41,10 @@ from gradcheck_accum.ledger.events import (
     ZeroGrad,
 )
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.windows import UNREAD
 from gradcheck_accum.verify.book.gradient_sums import GradientSum
 from gradcheck_accum.verify.book.held import Change, Held, after, divided_by, times
-from gradcheck_accum.verify.book.parameters import ParameterBook, parameters_of
+from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.unread import PARTLY_CLEARED, UnreadBook, is_cleared
 from gradcheck_accum.verify.vectors.inner_products import dense, numbers, same_bits, stretches, which_are_same
 from gradcheck_accum.verify.vectors.sharded import own_part
 from gradcheck_accum.verify.vectors.sketch import Sketcher, width_of
@@ -67,12 +67,8 @@ _AT_ONCE = 1 << 16
 SMALL = 1 << 18
 """Elements of all gradients up to which copies are kept: these take no more memory than the signs of sketches."""
 
-PARTLY_CLEARED = Reason(
-    "only some of the gradients that a step uses were cleared: clear all of them", Cause.PARTLY_CLEARED
-)
 
-
-class GradientBook(ParameterBook):
+class GradientBook(UnreadBook):
     """The parameters of the watched optimizers and what their gradients should hold."""
 
     def __init__(self) -> None:
@@ -90,16 +86,12 @@ class GradientBook(ParameterBook):
         """The part whose sum is the same tensor as a parameter's expected gradient."""
         self._exact: set[int] = set()
         """The parameters whose gradients were bitwise equal to what is expected when last compared."""
-        self._seen: dict[int, tuple[int, int]] = {}
         self._now: dict[int, tuple[tuple[int, int], torch.Tensor]] = {}
         """The last sketches of current gradients, with the identity and version of the tensor that each is of."""
         self._as_before: dict[int, torch.Tensor] = {}
         """Gradients as they were before a change, while they are looked at instead of what they are now."""
         self._squares: dict[int, list[torch.Tensor]] = {}
         """‖·‖² of the addends of an expected gradient, where that is a sketch."""
-        self.unread: dict[int, tuple[int, int] | None] = {}
-        """The parameters whose gradients are not read; with the identity and version of what was left, where they will
-        be from the next backward on."""
 
     def adopt(self, optimizer: Optimizer) -> list[torch.Tensor]:
         """Add an optimizer, or the parameters that were added to it since; returns the new parameters."""
@@ -170,41 +162,9 @@ class GradientBook(ParameterBook):
         for key in self.unread:
             self._mark(key)
 
-    def is_unread(self, optimizer: Optimizer) -> bool:
-        """Whether any gradient of an optimizer has not been read."""
-        return bool(self.unread) and any(id(p) in self.unread for p in parameters_of(optimizer))
-
-    def read_from_now_on(self, keys: Iterable[int]) -> None:
-        """What arrives at these parameters is read again. What is left there is usually cleared before that."""
-        for key in keys:
-            if key in self.unread and self.unread[key] is None:
-                self.unread[key] = self._state(key)
-
-    def changed_unread(self) -> set[int]:
-        """The parameters whose gradients, which are not read, have changed since the last thorough comparison."""
-        changed = {key for key in self.unread if self._seen.get(key, (0, 0)) != self._state(key)}
-        return {key for key in changed if self.gradient(key) is not None}
-
     def read_left_over(self, where: Location) -> list[Event]:
         """Expect what is left of windows that were not read, before anything is added; what was done to it since."""
-        left = {key: mark for key, mark in self.unread.items() if mark is not None}
-        if not left:
-            return []
-        cells, events = self.cells(), list[Event]()
-        # What was zero when its window ended was not cleared: it only looks as if it were.
-        changed = {key for key, mark in left.items() if mark != self._state(key)}
-        zero = {key for key in left if is_cleared(self.gradient(key))}
-        for store in sorted({cells[key] for key, mark in left.items() if mark != (0, 0) and key in cells}):
-            own = {key for key, mark in left.items() if mark != (0, 0) and cells.get(key) == store}
-            stores = frozenset({store})
-            if own <= zero:
-                events.append(ZeroGrad(where=where, stores=stores, seen_later=True))
-            elif own & zero & changed:
-                events.append(Opaque(where=where, stores=stores, reason=PARTLY_CLEARED))
-            elif own & changed:
-                events.append(Opaque(where=where, stores=stores, reason=UNREAD))
-        for key in left:
-            del self.unread[key]
+        events, left = self._left_over(where)
         self.look(left)
         return events
 
@@ -279,14 +239,6 @@ class GradientBook(ParameterBook):
         """The expected gradient, with its known changes."""
         then = self._expected.get(key)
         return None if then is None else after(then, self._changes.get(key, ()))
-
-    def _mark(self, key: int) -> None:
-        self._seen[key] = self._state(key)
-
-    def _state(self, key: int) -> tuple[int, int]:
-        """The identity and the version of a gradient, zeros where there is none."""
-        gradient = self.gradient(key)
-        return (0, 0) if gradient is None else (id(gradient), gradient._version)
 
     def may_have_changed(self, keys: Iterable[int]) -> None:
         """These gradients are compared next time, whatever their version counters say (``p.grad.data`` has none)."""
@@ -706,11 +658,6 @@ class GradientBook(ParameterBook):
             if own is not None and scale != 1.0:
                 found[key] = replace(own, changes=(*own.changes, divided_by(scale)))
         return found
-
-
-def is_cleared(gradient: torch.Tensor | None) -> bool:
-    """Whether there is no gradient, or only zeros."""
-    return gradient is None or not bool(dense(gradient).any())
 
 
 def _zeros_like(gradient: torch.Tensor) -> torch.Tensor:

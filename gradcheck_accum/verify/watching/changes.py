@@ -25,8 +25,8 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.windows import UNREAD
 from gradcheck_accum.verify.book.clips import BY_HAND, ClipCall, change_by
-from gradcheck_accum.verify.book.gradient_book import PARTLY_CLEARED, is_cleared
 from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.unread import PARTLY_CLEARED, is_cleared
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.sharded import whole_norm
 from gradcheck_accum.verify.watching.gradient_operations import GradientOperations

@@ -9,11 +9,11 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.verify.book.gradient_book import is_cleared
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.book.steps_in_steps import calls_step_of_pytorch
+from gradcheck_accum.verify.book.unread import is_cleared
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
