@@ -266,7 +266,8 @@ class Step(Event):
     where the engine sees neither. ``through_scaler`` means that an AMP gradient scaler made the step, ``skipped`` that
     the scaler found inf or nan and skipped it. ``again`` means that it had read a gradient of its window
     before, with other weights (LBFGS). ``by_hand`` means that the script's own code made the update, and may
-    have scaled the gradients in it; ``used`` are the origins of the numbers that it wrote the weights with.
+    have scaled the gradients in it; ``used`` are the origins of the numbers that it wrote the weights with. ``unread``
+    means that the engine has not read the gradients of its window, so that changes of them by hand are unknown.
     """
 
     optimizer: str
@@ -278,6 +279,7 @@ class Step(Event):
     again: bool = False
     by_hand: bool = False
     used: frozenset[str] = frozenset()
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -360,6 +362,7 @@ class Cause(Enum):
 
     NOT_FINITE = "a gradient has overflowed"
     ZERO = "a gradient is zero"
+    UNREAD = "a gradient was not read"
     UNSHARED = "not all ranks that are averaged over are watched"
     BY_HAND = "gradients or weights were modified manually"
     USED_BY_HAND = "gradients were used by hand, and cannot be compared"

@@ -24,7 +24,7 @@ from gradcheck_accum.ledger.events import (
 )
 from gradcheck_accum.ledger.passes import Passes
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
+from gradcheck_accum.ledger.windows import UNREAD, Entry, Fate, Ledger, Window
 
 REWORKED_BETWEEN = Reason(
     "gradients were modified manually between the micro-batches of a window, and not by one factor for all of them: "
@@ -126,6 +126,26 @@ class _StoreState:
             self._close(None, steps)
 
 
+def _with_unread(windows: list[Window]) -> list[Window]:
+    """The windows of one account; where gradients of some were changed by hand, so may those that were not read.
+
+    Then the others do not show what is done in every window: nothing is known of any.
+    """
+    unread = any(window.step is not None and window.step.unread for window in windows)
+    if not unread or not any(map(_is_changed_by_hand, windows)):
+        return windows
+    return [
+        replace(window, unknown=UNREAD) if window.unknown is None or window.unknown.cause is Cause.BY_HAND else window
+        for window in windows
+    ]
+
+
+def _is_changed_by_hand(window: Window) -> bool:
+    """Whether it is known that the loop itself changed the gradients of a window."""
+    by_hand = window.unknown is not None and window.unknown.cause is Cause.BY_HAND
+    return by_hand or window.rework is not None or any(isinstance(event, ScaleGrads) for event in window.events)
+
+
 def _may_put_back(entries: list[Entry]) -> bool:
     """Whether a change by hand may give a step the gradients that were cleared: most of its micro-batches' were."""
     fates = [entry.fate for entry in entries]
@@ -164,6 +184,7 @@ def fold(trace: Trace) -> Ledger:
         steps += isinstance(event, Step)
     for state in states.values():
         state.finish(steps)
+        state.windows = _with_unread(state.windows)
     histories = [History(state.optimizer, state.store, state.windows) for state in states.values()]
     set_by_products_apart(histories, trace)
     same = Same(trace.precision)

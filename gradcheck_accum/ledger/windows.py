@@ -35,7 +35,14 @@ NOT_FINITE = Reason("the gradient is not finite", Cause.NOT_FINITE)
 ZERO = Reason("the gradient is zero, and those of other steps were scaled by hand", Cause.ZERO)
 """Why a window is unknown that may have been scaled as others were: scaling a zero gradient does not change it."""
 
-_UNSEEN_SCALING = frozenset({Cause.NOT_FINITE, Cause.ZERO})
+UNREAD = Reason(
+    "gradients were modified manually, and those of the window before were not read: the next window that is checked "
+    "is read together with the one before it",
+    Cause.UNREAD,
+)
+"""Why a window is unknown that may have been changed in another way than the one before it, which was not read."""
+
+_UNSEEN_SCALING = frozenset({Cause.NOT_FINITE, Cause.ZERO, Cause.UNREAD})
 """Causes that hide the weights of a window, though its entries are known."""
 
 

@@ -17,6 +17,7 @@ from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.results.acceptance import accepted
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify.book.holding import Wanted
+from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.judge.options import Options
 from gradcheck_accum.verify.judge.run import judge
 from gradcheck_accum.verify.session import ReferenceName, acceptance_at, checked, installed
@@ -109,7 +110,9 @@ class SamplingObserver(Observer):
     """An observer that judges every n-th window as it is closed, and sleeps in between.
 
     The verdict on a window depends on what came before it (stale gradients, K), so the window before is watched as
-    well. Windows are counted by the steps of the optimizer that steps first.
+    well, but its gradients are read only if the loop changes gradients by hand, or no window was judged yet. What is
+    left of them is read once, where it was not cleared. Windows are counted by the steps of the optimizer that steps
+    first.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class SamplingObserver(Observer):
         self.run.attention.sleep(every > 2)
         self._steps_awake: Counter[int] = Counter()
         self._leader: weakref.ref[Optimizer] | None = None
+        self._has_judged = False
 
     def after_step(self, optimizer: Optimizer) -> None:
         """``optimizer.step`` has returned."""
@@ -143,9 +147,12 @@ class SamplingObserver(Observer):
             seen = journal.steps
             super().after_step(optimizer)
             self._steps_awake[id(optimizer)] += 1
+            self.run.book.read_from_now_on(id(p) for p in parameters_of(optimizer))
             # The first window of another optimizer may have begun while the observer slept.
             complete = self._every == 1 or self._steps_awake[id(optimizer)] > 1
-            if complete and journal.steps > seen and self._window % self._every == self._every - 1:
+            latest = journal.last_step
+            is_read = journal.steps > seen and latest is not None and not latest.step.unread
+            if complete and is_read and self._window % self._every == self._every - 1:
                 self._judge()
         self._leader = self._leader or weakref.ref(optimizer)
         if self._leader() is optimizer:
@@ -157,7 +164,7 @@ class SamplingObserver(Observer):
         asleep = self._every > 2 and self._window % self._every < self._every - 2
         if self.run.attention.asleep and not asleep:
             self.arrivals.listen()
-            self.restart()
+            self.restart(reads=self._needs_window_before())
             self._steps_awake.clear()
         elif asleep and not self.run.attention.asleep:
             self.arrivals.release()
@@ -165,7 +172,16 @@ class SamplingObserver(Observer):
             self.run.losses.forget()
         self.run.attention.sleep(asleep)
 
+    def _needs_window_before(self) -> bool:
+        """Whether the gradients of the window before the checked one have to be read."""
+        run = self.run
+        # Version counters, which are all that is looked at otherwise, do not show what is done to a rank's shard. What
+        # several optimizers step on is replayed at the first of their steps, with the weights of that time.
+        unclear = run.book.sharded or (run.measurer.replays and run.book.has_shared())
+        return unclear or not self._has_judged or self.changes.any_by_hand
+
     def _judge(self) -> None:
+        self._has_judged = True
         result = judge(self, "the loop", self.options, complete=False)
         last = result.windows[-1]
         shown = tuple(d for d in result.diagnosis if last.index in d.windows or not d.mistake.changes_gradient)
@@ -197,8 +213,9 @@ def watch(
         with gradcheck_accum.watch(every=16):
             train(model, loader, optimizer)
 
-    Weights, gradients and random numbers are not affected. The window before a checked one is watched too; in between,
-    the loop runs without overhead. The remainder at the end of the block is checked only if every window is.
+    Weights, gradients and random numbers are not affected. The window before a checked one is watched too, but its
+    gradients are read only for the first check, and if the loop changes gradients by hand; in between, the loop runs
+    without overhead. The remainder at the end of the block is checked only if every window is.
 
     :param every: check every n-th window, counted by the steps of the optimizer that steps first; at least 1.
     :param on_deviation: what a wrong window causes after its step: ``"error"`` raises `AccumulationError` from

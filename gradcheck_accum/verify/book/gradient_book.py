@@ -43,7 +43,8 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_sums import GradientSum
 from gradcheck_accum.verify.book.held import Change, Held, after, divided_by, times
-from gradcheck_accum.verify.book.parameters import ParameterBook, parameters_of
+from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.unread import PARTLY_CLEARED, UnreadBook, is_cleared
 from gradcheck_accum.verify.vectors.inner_products import dense, numbers, same_bits, stretches, which_are_same
 from gradcheck_accum.verify.vectors.sharded import own_part
 from gradcheck_accum.verify.vectors.sketch import Sketcher, width_of
@@ -66,12 +67,8 @@ _AT_ONCE = 1 << 16
 SMALL = 1 << 18
 """Elements of all gradients up to which copies are kept: these take no more memory than the signs of sketches."""
 
-PARTLY_CLEARED = Reason(
-    "only some of the gradients that a step uses were cleared: clear all of them", Cause.PARTLY_CLEARED
-)
 
-
-class GradientBook(ParameterBook):
+class GradientBook(UnreadBook):
     """The parameters of the watched optimizers and what their gradients should hold."""
 
     def __init__(self) -> None:
@@ -89,7 +86,6 @@ class GradientBook(ParameterBook):
         """The part whose sum is the same tensor as a parameter's expected gradient."""
         self._exact: set[int] = set()
         """The parameters whose gradients were bitwise equal to what is expected when last compared."""
-        self._seen: dict[int, tuple[int, int]] = {}
         self._now: dict[int, tuple[tuple[int, int], torch.Tensor]] = {}
         """The last sketches of current gradients, with the identity and version of the tensor that each is of."""
         self._as_before: dict[int, torch.Tensor] = {}
@@ -151,12 +147,30 @@ class GradientBook(ParameterBook):
     def look(self, keys: Iterable[int]) -> None:
         """Expect the gradients that there are now."""
         for key in list(keys):
-            if key in self.parameters:
+            if key in self.unread:
+                self._mark(key)
+            elif key in self.parameters:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self.kept(key, gradient))
 
+    # What is not read
+
+    def leave_unread(self) -> None:
+        """Read no gradients until `read_from_now_on`."""
+        self.forget()
+        self.unread = dict.fromkeys(self.parameters)
+        for key in self.unread:
+            self._mark(key)
+
+    def read_left_over(self, where: Location) -> list[Event]:
+        """Expect what is left of windows that were not read, before anything is added; what was done to it since."""
+        events, left = self._left_over(where)
+        self.look(left)
+        return events
+
     def forget(self) -> None:
         """Drop everything held; `look` has to be called again before the next backward."""
+        self.unread = {}
         self._expected.clear()
         self._changes.clear()
         self._sharing.clear()
@@ -209,7 +223,9 @@ class GradientBook(ParameterBook):
     def _expect_zero(self, keys: Iterable[int]) -> None:
         """The gradients of these parameters have been cleared; the zeros take no memory."""
         for key in keys:
-            if key in self.parameters:
+            if key in self.unread:
+                self._mark(key)
+            elif key in self.parameters:
                 gradient = self.gradient(key)
                 self._expect(key, None if gradient is None else self._zeros(key, gradient))
 
@@ -223,10 +239,6 @@ class GradientBook(ParameterBook):
         """The expected gradient, with its known changes."""
         then = self._expected.get(key)
         return None if then is None else after(then, self._changes.get(key, ()))
-
-    def _mark(self, key: int) -> None:
-        gradient = self.gradient(key)
-        self._seen[key] = (0, 0) if gradient is None else (id(gradient), gradient._version)
 
     def may_have_changed(self, keys: Iterable[int]) -> None:
         """These gradients are compared next time, whatever their version counters say (``p.grad.data`` has none)."""
@@ -297,6 +309,9 @@ class GradientBook(ParameterBook):
         """A backward has added gradients of these ‖·‖²; returns whether something else changed gradients meanwhile."""
         changed = False
         for key, square in squares.items():
+            if key in self.unread:
+                self._mark(key)
+                continue
             now = self.gradient(key)
             if self.is_sketched(key):
                 self._squares.setdefault(key, []).append(square)
@@ -410,9 +425,11 @@ class GradientBook(ParameterBook):
         Every backward asks, for every parameter.
         """
         if thoroughly or self.sharded:
-            return self.parameters
+            return self.parameters.keys() - self.unread.keys() if self.unread else self.parameters
         found = []
         for key, parameter in self.parameters.items():
+            if key in self.unread:
+                continue
             now, then = parameter.grad, self._expected.get(key)
             if now is None or then is None:
                 if now is not then:
@@ -438,6 +455,8 @@ class GradientBook(ParameterBook):
         self._exact.clear()
         if thoroughly:
             self._now.clear()
+            for key in self.unread:
+                self._mark(key)
         doubtful = self._not_as_expected(self._not_as_seen(thoroughly))
         changed = [key for key in doubtful if not self._is_untouched(key, thoroughly)]
         if not changed:
@@ -500,7 +519,7 @@ class GradientBook(ParameterBook):
         if thoroughly:
             self._now.clear()
         for key in keys:
-            now = self.gradient(key) if key in self.parameters else None
+            now = self.gradient(key) if key in self.parameters and key not in self.unread else None
             if now is not None and not self._is_untouched(key, thoroughly):
                 found[key] = self._as_it_is(key, now), self._now_expected(key)
         return found
@@ -586,14 +605,21 @@ class GradientBook(ParameterBook):
         cells = self.cells()
         whole: set[str] = set()
         part: set[str] = set()
+        for key in keys:
+            if self.unread.get(key) is not None:
+                del self.unread[key]
         for store in self.stores(keys):
             own = {key for key, cell in cells.items() if cell == store}
-            left = [k for k in own - keys if not is_cleared(self._now_expected(k))]
+            left = [k for k in own - keys if not self._is_known_as_cleared(k)]
             (part if left else whole).add(store)
         for key in keys:
             self.scale_inside.pop(key, None)
         self._expect_zero(keys)
         return self._shared(frozenset(whole)), self._shared(frozenset(part))
+
+    def _is_known_as_cleared(self, key: int) -> bool:
+        """Whether a gradient should be zero; where that is not known, whether it is."""
+        return is_cleared(self.gradient(key) if key in self.unread else self._now_expected(key))
 
     def held(
         self,
@@ -608,8 +634,11 @@ class GradientBook(ParameterBook):
         Called right after a thorough comparison, when most are as expected, so that they need no copy to remain valid
         ``beyond_change`` of a gradient. What is expected changes at the next backward. Those of the parameters
         ``before_last_of`` are as they were before their last known change, and those in ``as_they_were`` are these.
+        None are held where some were not read.
         """
         found: dict[int, Held | None] = {}
+        if self.is_unread(optimizer):
+            return found
         for parameter in parameters_of(optimizer):
             key, gradient = id(parameter), own_part(parameter.grad)
             changes, expected = self._changes.get(key, ()), self._expected.get(key)
@@ -629,11 +658,6 @@ class GradientBook(ParameterBook):
             if own is not None and scale != 1.0:
                 found[key] = replace(own, changes=(*own.changes, divided_by(scale)))
         return found
-
-
-def is_cleared(gradient: torch.Tensor | None) -> bool:
-    """Whether there is no gradient, or only zeros."""
-    return gradient is None or not bool(dense(gradient).any())
 
 
 def _zeros_like(gradient: torch.Tensor) -> torch.Tensor:

@@ -185,7 +185,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
             else (bound.steps, bound.origins, bound.first, bound.listed, bound.quotient, bound.parts)
         )
         own = event.accumulation_steps, event.through_scaler, event.skipped, event.again, event.by_hand, event.used
-        return where, event.optimizer, event.stores, counted, own
+        return where, event.optimizer, event.stores, counted, own, event.unread
     if isinstance(event, ZeroGrad):
         return where, event.stores, event.within, event.seen_later
     if isinstance(event, SchedulerStep):

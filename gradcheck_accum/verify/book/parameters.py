@@ -108,6 +108,11 @@ class ParameterBook:
         own = {id(parameter) for parameter in parameters_of(optimizer)}
         return [other for other in self.optimizers if all(id(p) in own for p in parameters_of(other))]
 
+    def has_shared(self) -> bool:
+        """Whether several optimizers have the same parameter."""
+        known = [id(parameter) for optimizer in self.optimizers for parameter in parameters_of(optimizer)]
+        return len(set(known)) < len(known)
+
     def places(self) -> dict[int, int]:
         """The parameter whose gradient is at each memory address."""
         grads = {key: p.grad for key, p in self.parameters.items()}

@@ -27,7 +27,7 @@ class Record:
     reason if they were changed on their way into ``.grad``. ``called_from`` is the call chain in the user's code, empty
     where that is not known. ``moves`` is how often the weights had been moved by then
     (`gradcheck_accum.verify.measure.saved_weights`). ``presumed`` is how many targets its loss is presumed to have
-    counted, until it is asked.
+    counted, until it is asked. ``unread`` are the parameters whose gradients were not read.
     """
 
     event: Backward
@@ -39,6 +39,7 @@ class Record:
     given: Given = NOTHING_GIVEN
     moves: int = 0
     presumed: Presumed | None = None
+    unread: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,8 @@ def judge_ranks(
     diagnosis = [d for d in diagnosis if d.mistake.code != "GA104" or d.where not in coupled]
     if coupled and not any(d.mistake.changes_gradient for d in diagnosis):
         ranked = [[(m, _as_coupled(m, report, coupled)) for m, report in own] for own in ranked]
-    chosen = [max(same, key=_severity) for same in _by_step(ranked)]
+    # What was watched only for the next window has no verdict.
+    chosen = [max(same, key=_severity) for same in _by_step(ranked) if not same[0][0].step.unread]
     measured, reports = [m for m, _ in chosen], [r for _, r in chosen]
     notes = list(dict.fromkeys(notes))
     if replays:

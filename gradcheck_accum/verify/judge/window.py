@@ -84,7 +84,7 @@ def _judge(window: MeasuredWindow, options: Options, replays: bool) -> JudgedWin
         return JudgedWindow(Verdict.EQUIVALENT, measured.unmeasured)
     if measured.products is None:
         return JudgedWindow(Verdict.INCONCLUSIVE, measured.unmeasured)
-    uncompared = window.unknown(Cause.UNSHARED) or window.unknown(Cause.USED_BY_HAND)
+    uncompared = next(filter(None, map(window.unknown, (Cause.UNSHARED, Cause.USED_BY_HAND, Cause.UNREAD))), "")
     if uncompared:
         return JudgedWindow(Verdict.INCONCLUSIVE, uncompared)
     if measured.is_zero and not any(measured.own_norms) and window.unknown(Cause.ZERO):

@@ -16,6 +16,9 @@ from gradcheck_accum.verify.vectors.sharded import Shards
 from gradcheck_accum.verify.watching.attention import Attention
 from gradcheck_accum.verify.watching.rank_averaging import Averaging
 
+_UNREAD = torch.full((), torch.nan)
+"""‖·‖² of a gradient that is not read."""
+
 
 class Arrivals:
     """The hooks on a run's parameters, and what has come through them since a backward began."""
@@ -90,6 +93,9 @@ class Arrivals:
             # Called for every parameter in every backward: what it does not do need not be measured.
             if self._arriving is not None and not attention.idle:
                 averaging.gradient_arrived()
+                if key in book.unread:
+                    self._note(key, _UNREAD)
+                    return
                 # Our own arithmetic needs no mode of anybody's, the tape among them.
                 with torch._C.DisableTorchFunction():
                     own = dense(gradient.detach() if gradient.requires_grad else gradient)
@@ -106,6 +112,9 @@ class Arrivals:
 
     def _shard_filled(self, key: int, gradient: torch.Tensor) -> None:
         if self._arriving is not None and not self._attention.idle and key in self._book.parameters:
+            if key in self._book.unread:
+                self._note(key, _UNREAD)
+                return
             with torch._C.DisableTorchFunction():
                 own = dense(gradient.detach())
                 self._note(key, squared_norm(own))

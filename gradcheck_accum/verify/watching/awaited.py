@@ -102,7 +102,7 @@ class Awaited:
                 if record.part is not None:
                     record.part.is_over = all(r.part is not record.part for r in self._records())
                 record.part, record.program, record.squares, record.called_from = None, None, _NOTHING, ()
-                record.given = NOTHING_GIVEN
+                record.given, record.unread = NOTHING_GIVEN, frozenset()
         self._measurer.forget(awaited)
         if not awaited:
             self.moved.forget()

@@ -184,9 +184,11 @@ class Backwards:
         given = self._run.given.take(backward_losses.program)
         record = Record(event, part, squares, backward_losses.program, changed, chain, given)
         record.presumed = backward_losses.presumed
+        record.unread = frozenset(arrived).intersection(self._book.unread)
         self._awaited.add(record, reading.scale)
         self._run.uses.backward_ends()
         if record.changed:
+            self._changes.any_by_hand = True
             self._journal.add(Opaque(where=where, stores=event.stores, reason=record.changed))
         if backward_losses.unknown:
             self._journal.add(Opaque(where=where, stores=event.stores, reason=Reason(backward_losses.unknown)))

@@ -23,9 +23,10 @@ from gradcheck_accum.ledger.events import (
     ZeroGrad,
 )
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.windows import UNREAD
 from gradcheck_accum.verify.book.clips import BY_HAND, ClipCall, change_by
-from gradcheck_accum.verify.book.gradient_book import PARTLY_CLEARED, is_cleared
 from gradcheck_accum.verify.book.parameters import parameters_of
+from gradcheck_accum.verify.book.unread import PARTLY_CLEARED, is_cleared
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.sharded import whole_norm
 from gradcheck_accum.verify.watching.gradient_operations import GradientOperations
@@ -73,6 +74,8 @@ class Changes:
         """By store: what was done by hand to its gradients, as found when they were last looked at."""
         run.losses.tape.on_scale = self._operations.scales
         run.losses.tape.on_clamp = self._operations.clamps
+        self.any_by_hand = False
+        """Whether the loop has changed weights or gradients by hand, other than by clearing these."""
         self._partly: dict[str, Opaque] = {}
         """By store: that only some of its gradients are cleared so far; the next call may clear the others."""
 
@@ -84,7 +87,20 @@ class Changes:
         for opaque in self._partly.values():
             self._journal.add(opaque)
         self._partly.clear()
+        if self._book.unread:
+            self._look_at_unread(where, is_whole=is_whole)
         return self._look(where, thoroughly=thoroughly, is_whole=is_whole)
+
+    def _look_at_unread(self, where: Location, *, is_whole: bool) -> None:
+        """Emit what was done by hand to gradients that are not read, as far as it shows, and what is left of them."""
+        with self._losses.tape.paused():
+            events: list[Event] = self._book.read_left_over(where)
+        changed = self._book.stores(self._book.changed_unread()) if is_whole else frozenset[str]()
+        if changed:
+            events.append(Opaque(where=where, stores=changed, reason=UNREAD))
+        for event in events:
+            self._journal.add(event)
+        self.any_by_hand = self.any_by_hand or not all(isinstance(event, ZeroGrad) for event in events)
 
     def before_backward(self, where: Location) -> None:
         """A backward is entered: what was done to gradients and weights until then was done before it."""
@@ -121,6 +137,8 @@ class Changes:
                 scaled = {key for key, cell in self._book.cells().items() if cell in event.stores}
                 event = replace(event, read_between=not self._uses.late.are_whole(scaled))
             self._journal.add(self._operations.with_origins(event, changed))
+        changes = any(not isinstance(event, ZeroGrad) for event in events)
+        self.any_by_hand = self.any_by_hand or taken_in or changes
         clamped = self._clamped(events, changed)
         if thoroughly or changed:
             self._operations.forget()
@@ -167,7 +185,7 @@ class Changes:
         """An optimizer has stepped: what it did to the gradients that it had used, it did for no step of the loop."""
         with self._losses.tape.paused():
             events, _ = self._book.changes(where, thoroughly=False)
-        left: set[str] = set()
+        left: set[str] = set(self._book.stores(self._book.changed_unread()))
         for event in events:
             if isinstance(event, (Unscale, ZeroGrad)):
                 self._journal.add(event)
@@ -184,6 +202,7 @@ class Changes:
             # A manual step, or the first of two that belong together (sharpness-aware minimization).
             stores = self._book.stores(id(p) for p in parameters)
             self._journal.add(Opaque(where=where, stores=stores, reason=CHANGED_WEIGHTS))
+            self.any_by_hand = True
         # It reads gradients, but not for the loop.
         self._uses.looks_away()
 

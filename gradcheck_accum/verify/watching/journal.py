@@ -62,6 +62,11 @@ class Journal:
         return len(self._past_steps) + len(self._measured)
 
     @property
+    def last_step(self) -> Measured | None:
+        """The last step that was measured."""
+        return self._measured[-1] if self._measured else None
+
+    @property
     def last(self) -> Event | None:
         """The last event."""
         return self._events[-1] if self._events else None

@@ -220,8 +220,11 @@ class Observer:
             if getattr(optimizer, "param_groups", None):
                 self.optimizer_made(optimizer)
 
-    def restart(self) -> None:
-        """Restart with the gradients as they are: what was seen before is forgotten."""
+    def restart(self, *, reads: bool) -> None:
+        """Restart with the gradients as they are: what was seen before is forgotten.
+
+        ``reads`` says whether gradients are read, and not only the events of what is done to them.
+        """
         run = self.run
         run.journal.restart()
         run.awaited.restart()
@@ -229,6 +232,9 @@ class Observer:
         self.backwards.graphs.forget()
         self.steps.restart()
         run.choose_mode()
+        if not reads:
+            run.book.leave_unread()
+            return
         run.book.look(run.book.parameters)
         run.book.close_part()
 

@@ -26,6 +26,7 @@ _Gradients = dict[int, Held | None]
 INSIDE_BACKWARD = "the step runs inside backward(), where gradients cannot be compared: step after it to compare"
 CHANGED_AFTER_CLIP = "the gradients were modified manually after clipping: modify them before clipping"
 SKIPPED = "skipped by the grad scaler (inf or nan)"
+NOT_READ = "watched only for the next window, which is compared"
 NO_GRADIENT = (
     "no gradient was computed for this step: none of its parameters has one, so check which parameters backward() "
     "reaches"
@@ -92,6 +93,8 @@ class StepMeasuring:
             measured.dtype, measured.device = parameters[0].dtype, parameters[0].device.type
         if step.skipped:
             measured.unmeasured = SKIPPED
+        elif step.unread:
+            measured.unmeasured = NOT_READ
         else:
             measured.unmeasured = INSIDE_BACKWARD if inside_backward else self._why_not(optimizer, measured, parameters)
         if not measured.unmeasured:

@@ -9,11 +9,11 @@ from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.verify.book.gradient_book import is_cleared
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
 from gradcheck_accum.verify.book.steps_in_steps import calls_step_of_pytorch
+from gradcheck_accum.verify.book.unread import is_cleared
 from gradcheck_accum.verify.measure.shadow_step import ShadowStep
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.arrivals import Arrivals
@@ -238,6 +238,7 @@ class Steps:
             counted_by=self._counters.at_step(BY_HAND, callers) if is_now else None,
             by_hand=True,
             used=self._uses.used,
+            unread=self._is_unread(optimizer),
         )
         self._journal.add(GraphsHeld(where=where, count=self._backwards.graphs.count()))
         records = self._awaited.take_all(self._book.sharing(optimizer))
@@ -285,7 +286,13 @@ class Steps:
             through_scaler=scaled,
             skipped=skipped,
             again=self._closure_calls.get(id(optimizer), 0) > 1,
+            unread=self._is_unread(optimizer),
         )
+
+    def _is_unread(self, optimizer: Optimizer) -> bool:
+        """Whether a gradient that waits for a step of ``optimizer`` was not read."""
+        unread = self._book.unread.keys() | {key for record in self._awaited.of(optimizer) for key in record.unread}
+        return bool(unread) and any(id(p) in unread for p in parameters_of(optimizer))
 
     def _place_of(self, optimizer: Optimizer) -> Location:
         """Where the loop calls the step that is about to be made."""
