@@ -213,7 +213,10 @@ def test_packed_sequences_are_replaced_row_by_row(norm: nn.Module | None, verdic
 
 
 class Held:
-    """A batch of an unknown kind."""
+    """A batch of an unknown kind: its class says itself how it is made."""
+
+    def __new__(cls, *_: object) -> Held:
+        return super().__new__(cls)
 
     def __init__(self, x: torch.Tensor) -> None:
         self.x = x

@@ -7,6 +7,7 @@ times the large batch's gradient.
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from watching import watch_source
@@ -263,29 +264,27 @@ def test_a_penalty_counts_once_a_window(penalty: str, scale: str, codes: list[st
 
 
 @pytest.mark.parametrize(
-    ("loss", "verdict", "codes", "reason"),
+    ("loss", "verdict", "codes", "error"),
     [
         # Whatever 0.01 or 1/4 is there for, the other mean has four times, or a quarter of, its weight.
-        ("F.mse_loss(out, t) + 0.01 * penalty", Verdict.DEVIATES, ["GA101"], ""),
-        ("F.mse_loss(out, t) + penalty / 4", Verdict.DEVIATES, ["GA101"], ""),
-        ("(F.mse_loss(out, t) + 0.01 * penalty) / K / K", Verdict.DEVIATES, ["GA102"], ""),
-        # Here it is K that the penalty alone is divided by, or that it alone is not.
-        ("F.mse_loss(out, t) + penalty / K", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
-        ("F.mse_loss(out, t) / K + penalty", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
+        ("F.mse_loss(out, t) + 0.01 * penalty", Verdict.DEVIATES, ["GA101"], 3.0),
+        ("F.mse_loss(out, t) + penalty / 4", Verdict.DEVIATES, ["GA101"], 3.0),
+        ("(F.mse_loss(out, t) + 0.01 * penalty) / K / K", Verdict.DEVIATES, ["GA102"], 0.75),
+        # Here it is K that the penalty alone is divided by, or that it alone is not: the terms are taken apart.
+        ("F.mse_loss(out, t) + penalty / K", Verdict.DEVIATES, ["GA101"], None),
+        ("F.mse_loss(out, t) / K + penalty", Verdict.DEVIATES, ["GA101"], None),
         # The source has 0.01 from elsewhere than K.
-        ("F.mse_loss(out, t) / K + 0.01 * penalty", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
-        ("F.mse_loss(out, t, reduction='sum') + 0.01 * penalty", Verdict.INCONCLUSIVE, ["GA101"], "scaled differently"),
+        ("F.mse_loss(out, t) / K + 0.01 * penalty", Verdict.DEVIATES, ["GA101"], None),
+        ("F.mse_loss(out, t, reduction='sum') + 0.01 * penalty", Verdict.DEVIATES, ["GA101"], None),
     ],
 )
 def test_no_reading_of_a_penalty_mends_the_mean_beside_it(
-    loss: str, verdict: Verdict, codes: list[str], reason: str, tmp_path: Path
+    loss: str, verdict: Verdict, codes: list[str], error: float | None, tmp_path: Path
 ) -> None:
     own = loss.replace("penalty", "model[0].weight.pow(2).sum()")
     result = watch_source(SCRIPT.format(loss=own, rows=3, scale=""), tmp_path)
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
-    assert reason in result.reason
-    error = {"GA101": 3.0, "GA102": 0.75}.get("".join(codes)) if verdict is Verdict.DEVIATES else None
-    assert [w.grad_rel_error for w in result.windows] == [error and pytest.approx(error, rel=1e-5)] * 2
+    assert [w.grad_rel_error for w in result.windows] == [error and pytest.approx(error, rel=1e-5) or ANY] * 2
 
 
 def test_a_penalty_whose_coefficient_may_hold_the_division_is_not_told(tmp_path: Path) -> None:

@@ -212,3 +212,62 @@ def test_terms_of_one_forward_are_of_one_batch_however_many_were_drawn(tmp_path:
     result = watch_source(source.replace("(loss / K)", "(loss / 3 / K)"), tmp_path, reference="ledger")
     assert result.reason == "5 micro-batches never reached a step"
     assert {d.mistake.code for d in result.diagnosis} == {"GA301"}
+
+
+STACKED = """\
+import torch
+torch.manual_seed(2)
+model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+WEIGHT = 0.25
+parts = [(torch.randn(7, 5), torch.randn(7, 2)) for _ in range(12)]
+while parts:
+    group, parts = parts[:4], parts[4:]
+    loss = torch.stack([torch.nn.functional.mse_loss(model(x), y) for x, y in group]).mean()
+    ({scaled}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("scaled", "verdict"),
+    [
+        ("loss", Verdict.EQUIVALENT),
+        ("loss * WEIGHT", Verdict.EQUIVALENT),
+        ("loss / len(group)", Verdict.INCONCLUSIVE),
+        ("loss.div(len(group))", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_mean_of_losses_that_is_divided_by_their_number_again(scaled: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(STACKED.format(scaled=scaled), tmp_path)
+    assert result.verdict is verdict, result.reason
+
+
+TEACHERS = """\
+import torch
+F = torch.nn.functional
+torch.manual_seed(4)
+N = 3
+teachers = [torch.nn.Linear(6, N).requires_grad_(False) for _ in range(N)]
+model = torch.nn.Linear(6, N)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+inputs, labels = torch.randn(9, 6), torch.randint(0, N, (9,))
+for i in range(0, len(inputs), N):
+    x, y = inputs[i:i + N], labels[i:i + N]
+    optimizer.zero_grad()
+    for teacher in teachers:
+        soft = F.kl_div(F.log_softmax(model(x), 1), F.softmax(teacher(x), 1), reduction="batchmean")
+        (soft / len(teachers)).backward()
+    (F.cross_entropy(model(x), y){scaled}).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("scaled", "verdict"), [("", Verdict.EQUIVALENT), (" / N", Verdict.INCONCLUSIVE)])
+def test_a_loss_once_a_window_that_is_divided_by_the_number_of_another(
+    scaled: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    """A third may be its weight in the objective: no window shows that it is too little."""
+    result = watch_source(TEACHERS.format(scaled=scaled), tmp_path)
+    assert (result.verdict, result.diagnosis) == (verdict, ()), result.reason

@@ -1,7 +1,7 @@
 """What holds tensors: lists, tuples, dictionaries, and objects of any plain class.
 
 A call depends on the tensors that it was given, whatever holds them: a named tuple, a dataclass, a batch object of a
-library. An object is taken apart into its attributes and items, and put together again without running any code of its
+library. An object is taken apart into its attributes and items, and rebuilt without running any code of its
 class, so that the loop's own objects are neither changed nor asked.
 """
 
@@ -47,7 +47,7 @@ class Held:
 
     @classmethod
     def of(cls, value: Any) -> Held | None:
-        """What an object holds; None if its type does not say how to put it together again."""
+        """What an object holds; None if its type does not say how to rebuild it."""
         kind = type(value)
         if isinstance(value, (nn.Module, type)):
             return None
@@ -78,7 +78,7 @@ class Held:
             entries=tuple((key, change(value)) for key, value in self.entries),
         )
 
-    def put_together(self) -> Any:
+    def rebuilt(self) -> Any:
         """A new object of this kind. Raises TypeError if there can be none without the code of its class."""
         kind: Any = self.kind
         if issubclass(kind, tuple):
@@ -153,15 +153,15 @@ def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def put_together(value: Any, found: Callable[[Any], Any]) -> Any:
+def rebuilt(value: Any, found: Callable[[Any], Any]) -> Any:
     """What was taken apart, with ``found`` of everything that is no container."""
 
     def part(item: Any) -> Any:
-        return put_together(item, found)
+        return rebuilt(item, found)
 
     match value:
         case Held():
-            return value.mapped(part).put_together()
+            return value.mapped(part).rebuilt()
         case Packed():
             return PackedSequence(*map(part, value.fields))
         case dict():

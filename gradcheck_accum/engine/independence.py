@@ -77,7 +77,10 @@ OF_ROWS = (
     "compare each row with its own"
 )
 UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
-"""Reasons that other windows may remove."""
+"""Reasons that later windows are asked again for."""
+
+BY_CHANCE = (*UNSURE, ONE_SAMPLE, UNMOVED)
+"""Reasons that hold for a window's own data alone: what other windows show of the same code holds for it too."""
 
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 

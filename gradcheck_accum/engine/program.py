@@ -15,7 +15,7 @@ from torch import nn
 from torch.overrides import resolve_name
 
 from gradcheck_accum.engine.checkpoints import Checkpointed
-from gradcheck_accum.engine.containers import Packed, leaves_of, put_together, tensors_in
+from gradcheck_accum.engine.containers import Packed, leaves_of, rebuilt, tensors_in
 from gradcheck_accum.engine.lent_weights import Lent
 from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
@@ -190,4 +190,4 @@ def _fill(value: Any, leaves: list[torch.Tensor], made: list[list[torch.Tensor]]
                 return leaves[item.index]
         return item
 
-    return put_together(value, tensor)
+    return rebuilt(value, tensor)

@@ -274,8 +274,9 @@ class _Reader:
         steps = _steps_of(one, every, self.windows, self.steps)
         evidence, reading = self._read(one, steps)
         unsure = self.coefficient is None and steps < self.steps and not is_right(reading, evidence)
-        if unsure and self._may_take_turns(one, every, evidence):
-            return {one: reading.give_up(_of_turns(one, steps, self.steps))}
+        if unsure and self._is_divided_by_all(evidence):
+            note = _of_turns if self._takes_turns(one, every) else _of_some
+            return {one: reading.give_up(note(one, steps, self.steps))}
         if not reading.is_dark or len(one.lines) == 1:
             return {one: reading}
         apart = [Series(frozenset([line]), one.name) for line in sorted(one.lines)]
@@ -334,15 +335,18 @@ class _Reader:
             together = {one: [own for own in read if own.lines == one.lines] for one in read}
             read |= with_weights_of_terms(read, evidences, together, self.coefficient, in_a_run=self.in_a_run)
 
-    def _may_take_turns(self, one: Series, every: Sequence[Series], evidence: Evidence) -> bool:
-        """Whether losses that take turns are each divided by all micro-batches of a window, for their common mean."""
+    def _is_divided_by_all(self, evidence: Evidence) -> bool:
+        """Whether a loss that only some micro-batches of a window have is divided by the number of all of them."""
+        by_all = (c for c in evidence.columns() if c.divides and evidence.is_constant(c))
+        return any(self.same(column.values[0] * self.steps, 1.0) for column in by_all)
+
+    def _takes_turns(self, one: Series, every: Sequence[Series]) -> bool:
+        """Whether no micro-batch has both this loss and another."""
         batches = {
             own: {entry.backward.micro_batch for window in self.windows for entry in _held(own, window.fresh())}
             for own in every
         }
-        alone = all(batches[one].isdisjoint(batches[other]) for other in every if other != one)
-        by_all = (c for c in evidence.columns() if c.divides and evidence.is_constant(c))
-        return alone and any(self.same(column.values[0] * self.steps, 1.0) for column in by_all)
+        return all(batches[one].isdisjoint(batches[other]) for other in every if other != one)
 
     def _read(self, one: Series, steps: int) -> tuple[Evidence, SeriesReading]:
         evidence = self._evidence(one, steps)
@@ -373,6 +377,14 @@ def _of_turns(series: Series, held: int, steps: int) -> str:
         f"{series.name} is the loss of {held} of the {steps} micro-batches of a window, and divided by {steps}: right "
         f"for the mean over all losses of the window (state --loss-coefficient {held / steps:.6g}), and too little for "
         "the sum of each loss's mean (state --loss-coefficient 1)"
+    )
+
+
+def _of_some(series: Series, held: int, steps: int) -> str:
+    """The note on a loss that only some micro-batches have, next to that of all of them."""
+    return (
+        f"{series.name} is in {held} of the {steps} micro-batches of a window, and divided by {steps}: right if "
+        f"{held}/{steps} is its weight in the objective, and too little if its mean belongs there: name its weight"
     )
 
 

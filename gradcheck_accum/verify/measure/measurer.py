@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.cost import CostMeter
-from gradcheck_accum.engine.independence import SAMPLE, UNSURE, Proof, Prover, summed, worst
+from gradcheck_accum.engine.independence import BY_CHANCE, SAMPLE, UNSURE, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
@@ -245,7 +245,7 @@ class Measurer:
             if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
-                if measured.proof.reason in UNSURE or (proof.coupled is None and len(places) == 1):
+                if measured.proof.reason in (BY_CHANCE if len(places) == 1 else UNSURE):
                     self._unsure[where].append(measured)
                 if proof.coupled is False:
                     # The same code ran in earlier windows: what they did not show was equal by chance.

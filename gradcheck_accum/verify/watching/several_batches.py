@@ -13,10 +13,11 @@ from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.stated_names import is_length
 
 TERMS_OR_MICRO_BATCHES = (
     "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
-    "sum should be divided by their number"
+    "sum should be divided by their number, once"
 )
 
 
@@ -45,10 +46,15 @@ def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[],
 
 
 def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
-    """Whether the terms of a kind add up to 1, or are divided by their number, whatever else they are multiplied by."""
-    factors = (factor.value for term in reading.terms if term.kind == kind for factor in term.factors)
-    wholes = (total, *(value * number for value in factors if value is not None))
-    return any(Same()(whole, 1.0) for whole in wholes)
+    """Whether the terms of a kind add up to 1, or are divided by their number, whatever else they are multiplied by.
+
+    If they are divided by it twice, and once by the length of a list, one of the two is too many.
+    """
+    same = Same()
+    every = [[f for f in t.factors if f.value and same(f.value * number, 1.0)] for t in reading.terms if t.kind == kind]
+    if all(len(by) > 1 and any(is_length(origin) for f in by for origin in f.origins) for by in every):
+        return False
+    return same(total, 1.0) or any(every)
 
 
 def _parts(nodes: Iterable[Any]) -> int:
