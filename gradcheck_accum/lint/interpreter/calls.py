@@ -25,10 +25,13 @@ from gradcheck_accum.lint.interpreter.written_settings import settings_of_json
 from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import (
     BLENDS_IN_PLACE,
+    CHOOSES_AT_RANDOM,
+    CHOOSES_ONE,
     CLIPS,
     COMPUTES,
     DIVIDES_IN_PLACE,
     GATES,
+    GENERATORS,
     MAKES_AT_RANDOM,
     MAKES_CONSTANTS,
     MAKES_DATA,
@@ -46,7 +49,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import call_name, text_of
-from gradcheck_accum.lint.torch_calls.data import are_loaders, is_shown, one_after_another
+from gradcheck_accum.lint.torch_calls.data import are_loaders, chosen_at_random, is_shown, one_after_another
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
 from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
@@ -320,6 +323,12 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     made_of_data = function_of_data(run, path, args, kwargs)
     if made_of_data is not NotImplemented:
         return made_of_data
+    if path in GENERATORS:
+        return v.Reference(GENERATORS[path])
+    if tail in CHOOSES_AT_RANDOM | CHOOSES_ONE and path.removesuffix(f".{tail}") in GENERATORS.values():
+        chosen = chosen_at_random(run, all_arguments(args, kwargs))
+        if chosen is not NotImplemented:
+            return chosen
     if path == "json.loads" and args and isinstance(args[0], str) and not kwargs:
         written = settings_of_json(args[0], node.where)
         if written is not UNKNOWN:

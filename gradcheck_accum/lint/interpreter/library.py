@@ -67,6 +67,8 @@ def _slice(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _zip(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and isinstance(args[0], v.Got):
+        return args[0]  # the columns of the rows that were got
     return ("zip", *args)
 
 

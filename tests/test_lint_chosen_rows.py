@@ -1,0 +1,192 @@
+"""Rows that a turn of a training loop chooses by chance, inside of expressions and in memories that fill up."""
+
+from __future__ import annotations
+
+import pytest
+from labelled_loops import LabelledLoop, labelled_loops
+from loops_with_places import codes_in
+
+HEAD = """\
+import random
+from collections import deque
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+torch.manual_seed(0)
+
+
+"""
+LOOPS = labelled_loops("""\
+#: right: windows cut out of a text at places that are drawn by chance, inline
+text = torch.arange(300) % 17
+net = nn.Sequential(nn.Embedding(17, 6), nn.Linear(6, 17))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for turn in range(1, 13):
+    places = torch.randint(0, 280, (5,))
+    x = torch.stack([text[p:p + 8] for p in places])
+    y = torch.stack([text[p + 1:p + 9] for p in places])
+    (F.cross_entropy(net(x).flatten(0, 1), y.flatten()) / 3).backward()
+    if turn % 3 == 0:
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+        opt.zero_grad()
+
+#= GA401: clipped after each of them
+-    if turn % 3 == 0:
+-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
++    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
++    if turn % 3 == 0:
+
+#= right: the same places in every turn are one batch, however often it is differentiated
+-    places = torch.randint(0, 280, (5,))
++    places = torch.tensor([3, 50, 120, 201, 7])
+
+-    (F.cross_entropy(net(x).flatten(0, 1), y.flatten()) / 3).backward()
++    F.cross_entropy(net(x).flatten(0, 1), y.flatten()).backward()
+
+#: right: a memory that fills up, asked for rows by a generator of its own
+class Memory:
+    def __init__(self):
+        self.kept = deque(maxlen=500)
+        self.rng = random.Random(3)
+
+    def add(self, *row):
+        self.kept.append(row)
+
+    def rows(self, count):
+        return [torch.stack(column) for column in zip(*self.rng.sample(list(self.kept), count))]
+
+class Agent:
+    PER_UPDATE = 4
+
+    def __init__(self):
+        self.net = nn.Linear(3, 2)
+        self.opt = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        self.memory = Memory()
+
+    def loss(self, state, value):
+        return F.mse_loss(self.net(state), value)
+
+    def update(self):
+        self.opt.zero_grad()
+        for _ in range(self.PER_UPDATE):
+            (self.loss(*self.memory.rows(9)) / self.PER_UPDATE).backward()
+        self.opt.step()
+
+agent = Agent()
+for t in range(90):
+    agent.memory.add(torch.randn(3), torch.randn(2))
+    if t > 40:
+        agent.update()
+
+#= GA101: the sum of four batches
+-            (self.loss(*self.memory.rows(9)) / self.PER_UPDATE).backward()
++            self.loss(*self.memory.rows(9)).backward()
+
+#: right: it trains once there are enough of them, as many as it takes
+class Learner:
+    def __init__(self, every=3):
+        self.net = nn.Linear(4, 2)
+        self.opt = torch.optim.RMSprop(self.net.parameters(), lr=1e-3)
+        self.seen = deque(maxlen=200)
+        self.every, self.waiting = every, 0
+
+    def replay(self, count=10):
+        rows = random.sample(self.seen, count)
+        state, wanted = (torch.stack(column) for column in zip(*rows))
+        (F.smooth_l1_loss(self.net(state), wanted) / self.every).backward()
+        self.waiting += 1
+        if self.waiting >= self.every:
+            self.opt.step()
+            self.opt.zero_grad()
+            self.waiting = 0
+
+learner = Learner()
+for t in range(60):
+    learner.seen.append((torch.randn(4), torch.randn(2)))
+    if len(learner.seen) > 30:
+        learner.replay()
+
+#= GA302: one more than it divides by
+-        if self.waiting >= self.every:
++        if self.waiting > self.every:
+
+#= right: it leaves until there are enough of them
+-        rows = random.sample(self.seen, count)
++        if len(self.seen) < 30:
++            return
++        rows = random.sample(self.seen, count)
+
+-    if len(learner.seen) > 30:
+-        learner.replay()
++    learner.replay()
+
+#= GA302: the same one too many
+-        rows = random.sample(self.seen, count)
++        if len(self.seen) < 30:
++            return
++        rows = random.sample(self.seen, count)
+
+-        if self.waiting >= self.every:
++        if self.waiting > self.every:
+
+-    if len(learner.seen) > 30:
+-        learner.replay()
++    learner.replay()
+
+#: right: a network's class has K for all of its objects
+class Delayed(nn.Module):
+    delay = 3
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(5, 2)
+        self.opt = torch.optim.Adam(self.parameters(), lr=1e-3)
+        self.count = 0
+
+    def forward(self, x):
+        return self.out(x)
+
+    def learn(self, x, y):
+        (F.mse_loss(self(x), y) / self.delay).backward()
+        self.count += 1
+        if self.count == self.delay:
+            self.opt.step()
+            self.opt.zero_grad()
+            self.count = 0
+
+agent = Delayed()
+for t in range(24):
+    x = torch.randn(6, 5)
+    agent.learn(x, torch.stack([x.amax(1), x.amin(1)], 1))
+
+#= GA302: one more than the class says
+-        if self.count == self.delay:
++        if self.count > self.delay:
+
+#= right: what the class has is the default of a setting, and of K alike
+-    def __init__(self):
++    def __init__(self, settings):
+
+-        self.count = 0
++        self.count, self.delay = 0, settings.read("delay")
+
+-agent = Delayed()
++agent = Delayed(settings())
+
+#= GA101: four are added up, divided by nothing
+-        (F.mse_loss(self(x), y) / self.delay).backward()
++        F.mse_loss(self(x), y).backward()
+
+-        if self.count == self.delay:
++        if self.count == 4:
+""")
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_rows_chosen_by_chance(loop: LabelledLoop) -> None:
+    """A finding for each mistake, and none for its look-alike."""
+    assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes
