@@ -28,6 +28,8 @@ class Knowledge:
     def __init__(self, *, as_written: bool = False) -> None:
         self.as_written = as_written
         self.bindings: dict[str, Num] = {}
+        self.lengths: set[str] = set()
+        """The names that the number of a pass's micro-batches has."""
         self._moduli: set[int] = set()
         self._is_relied_on = False
         """Whether a run has used the moduli known so far: another modulus then restarts it."""
@@ -55,6 +57,12 @@ class Knowledge:
         self._whole = False
         self._data_is_given = False
         self._data_is_made = False
+
+    def known(self, name: str) -> Num | None:
+        """The number that runs have learned for a name; the length of a pass is what it is by now."""
+        if name in self.lengths:
+            return Num(self.pass_length(), frozenset({v.LENGTH}))
+        return self.bindings.get(name)
 
     @property
     def moduli(self) -> set[int]:

@@ -192,12 +192,12 @@ class State:
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known, or that of a setting in a module elsewhere."""
         if isinstance(value, Reference):
-            return self.knowledge.bindings.get(value.path, value)
+            return self.knowledge.known(value.path) or value
         if isinstance(value, Symbol) and value.name:
             if value.name in self.assigned:
                 return self.assigned[value.name]
             if self.knowledge.as_written and value.default is not None:
                 default = value.default
                 return default if isinstance(default, str) else value.as_number(Num(default))
-            return self.knowledge.bindings.get(value.name, value)
+            return self.knowledge.known(value.name) or value
         return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradcheck_accum.ledger.events import Factor
 from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
 from gradcheck_accum.lint.syntax import Operator
 
@@ -88,6 +89,14 @@ class Measured(Symbol):
 
 
 MEASURED = Measured()
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied(Symbol):
+    """What multiplying the gradients of models, or of some of their parameters, gives: another tensor."""
+
+    sources: frozenset[str] | None = None
+    factor: Factor = field(default=Factor(None), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
