@@ -456,4 +456,7 @@ def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any
         if not run.no_graphs:
             run.sync.forward(models)
         return Tensor((part,), models)
-    return Symbol(f"{text_of(node)[:80]}{run.calls.turn}")
+    result = f"{text_of(node)[:80]}{run.calls.turn}"
+    if run.loops.depth:
+        run.forget(result)
+    return Symbol(result)

@@ -183,6 +183,10 @@ class Knowledge:
         self._preferred.setdefault(question, answer)
         return is_new
 
+    def prefers(self, question: str) -> bool:
+        """Whether the scenarios come first in which a question has a certain answer."""
+        return question in self._preferred
+
     def preferred(self, question: str, otherwise: bool) -> bool:
         """The answer to a question with which the first scenarios run."""
         return self._preferred.get(question, otherwise)

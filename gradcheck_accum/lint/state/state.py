@@ -189,6 +189,12 @@ class State:
         if whole and self.boundary is not None and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS}:
             self.knowledge.note_bound(value, self.boundary)
 
+    def forget(self, name: str) -> None:
+        """A call gives another object of this name: it has nothing that was put into the one before."""
+        beginning = f"{name}."
+        for member in [one for one in self.assigned if one.startswith(beginning)]:
+            del self.assigned[member]
+
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known, or that of a setting in a module elsewhere."""
         if isinstance(value, Reference):

@@ -259,6 +259,11 @@ def is_option(value: Any) -> bool:
     return name.isidentifier() and holder.endswith((".parse_args()", ".parse_known_args()"))
 
 
+def is_flag(name: str) -> bool:
+    """Whether what a question asks is a setting that is on or off, by its name alone."""
+    return is_setting(Symbol(name)) or is_option(Symbol(name))
+
+
 def key_of(value: Any, text: str) -> str | Num | Symbol:
     """What a dictionary keeps something by: unknown keys are equal if their source, ``text``, is.
 
