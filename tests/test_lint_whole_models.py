@@ -115,6 +115,30 @@ main()
 #= GA301: nothing but whole windows is used
 -        if (i + 1) % args.accumulation_steps == 0 or i == args.steps_per_epoch - 1:
 +        if (i + 1) % args.accumulation_steps == 0:
+
+#: GA301: what decides on a step is compared with a number, and taken modulo nothing
+def main(net, loader, criterion, optimizer):
+    for epoch in range(3):
+        waiting = 0
+        for x, y in loader:
+            (criterion(net(x), y) / 2).backward()
+            waiting += 1
+            if waiting == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+                waiting = 0
+
+#= GA301: another number
+-            (criterion(net(x), y) / 2).backward()
++            (criterion(net(x), y) / 3).backward()
+
+-            if waiting == 2:
++            if waiting == 3:
+
+#= right: each pass gives whole windows
+-    for epoch in range(3):
++    assert len(loader) % 2 == 0
++    for epoch in range(3):
 """)
 
 

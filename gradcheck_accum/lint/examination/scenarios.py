@@ -176,6 +176,7 @@ def _scenarios(
                 break
         if found and found[-1].is_unknown and found[-1].decisions is run.decisions:
             if len(tried) == 1 and (without_extras := _without_extras(run)):
+                waited -= run.spent  # it takes no other one's time
                 heapq.heappush(pending, (0, next(order), without_extras, None))
             # What is like one that can be followed comes first.
             remoteness += MOST_REMOTE

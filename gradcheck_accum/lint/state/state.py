@@ -186,7 +186,7 @@ class State:
     def note_bound(self, value: Any) -> None:
         """Note what a count is compared with where the loop decides on a step, if that is no length of the data."""
         whole = isinstance(value, Num) and isinstance(value.value, int) and value.value > 1
-        if whole and self.boundary is not None and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS}:
+        if whole and self.boundary is not None and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS, v.ASSUMED}:
             self.knowledge.note_bound(value, self.boundary)
 
     def forget(self, name: str) -> None:
