@@ -183,6 +183,41 @@ for t in range(24):
 
 -        if self.count == self.delay:
 +        if self.count == 4:
+
+#: right: all but one fold of an array that the file makes, which may be whole windows
+rows = np.random.randn(80, 5)
+wanted = (rows[:, 0] > 0).astype("float32")
+folds = np.arange(80) % 5
+for fold in range(5):
+    chosen = np.where(folds != fold)[0]
+    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows[chosen]), torch.from_numpy(wanted[chosen]))
+    loader = torch.utils.data.DataLoader(pairs, batch_size=4, shuffle=True)
+    net = nn.Linear(5, 1)
+    opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for i, (x, y) in enumerate(loader):
+        (F.mse_loss(net(x), y) / 4).backward()
+        if (i + 1) % 4 == 0:
+            opt.step()
+            opt.zero_grad()
+
+#= GA301: all 90 rows are no whole windows
+-rows = np.random.randn(80, 5)
++rows = np.random.randn(90, 5)
+
+-    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows[chosen]), torch.from_numpy(wanted[chosen]))
++    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows), torch.from_numpy(wanted))
+
+#= right: all 80 rows are
+-    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows[chosen]), torch.from_numpy(wanted[chosen]))
++    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows), torch.from_numpy(wanted))
+
+#= right: rows from 16 to 80 are whole windows, of which none is left over
+-    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows[chosen]), torch.from_numpy(wanted[chosen]))
++    pairs = torch.utils.data.TensorDataset(torch.arange(16, 80), torch.arange(16, 80))
+
+#= GA301: rows from 10 to 80 are not
+-    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows[chosen]), torch.from_numpy(wanted[chosen]))
++    pairs = torch.utils.data.TensorDataset(torch.arange(10, 80), torch.arange(10, 80))
 """)
 
 

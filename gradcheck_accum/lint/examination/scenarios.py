@@ -223,7 +223,8 @@ def _refuted(
 
     A pass whose length the source leaves open, or whose windows' length it does, is assumed to end in the middle of a
     window. Where the defaults of a program settle both, what it does as it is written decides, unless a few epochs
-    stand for those that the source counts. And how many evaluations that took.
+    stand for those that the source counts, or it has such windows and its losses' scale is not known. And how many
+    evaluations that took.
     """
     reported = {
         (d.mistake.code, d.where.line)
@@ -237,9 +238,13 @@ def _refuted(
         trace = trace_of(run.recorder) if run is not None else None
         if trace is None or trace.assumed_length or (trace.assumed_turns and not scenario.ledger.trace.assumed_turns):
             return frozenset(), spent
-        lines = {event.where.line for event in trace.events}
-        shown = {(d.mistake.code, d.where.line) for d in diagnose(fold(trace))}
-        reported = {one for one in reported if one[1] in lines and one not in shown}
+        readings = read_weights(ledger := fold(trace))
+        written = Scenario(run.decisions, ledger, tuple(diagnose(ledger, readings)), readings)
+        shown = {(d.mistake.code, d.where.line) for d in written.diagnoses}
+        # A step for a remainder that is not there does not run as it is written.
+        lines = written.lines if written.has_short_windows else written.lines | scenario.lines
+        silent = {one for one in reported if written.has_short_windows and one[0] in written.silent_of_scales(one[1])}
+        reported = {one for one in reported - silent if one[1] in lines and one not in shown}
     return frozenset(reported), spent
 
 
