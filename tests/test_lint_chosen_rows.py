@@ -218,6 +218,60 @@ for fold in range(5):
 #= GA301: rows from 10 to 80 are not
 -    pairs = torch.utils.data.TensorDataset(torch.from_numpy(rows[chosen]), torch.from_numpy(wanted[chosen]))
 +    pairs = torch.utils.data.TensorDataset(torch.arange(10, 80), torch.arange(10, 80))
+
+#: GA104: utterances of a list, cut out of it in a function and padded, have as many frames as they are long
+spoken = [torch.randn(n, 6) for n in (4, 19, 7, 11, 23, 5, 9, 14, 21, 8, 17, 3)]
+pitch = [one[:, 0] for one in spoken]
+net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+
+def cut(at):
+    x = nn.utils.rnn.pad_sequence(spoken[at:at + 2], batch_first=True)
+    y = nn.utils.rnn.pad_sequence(pitch[at:at + 2], batch_first=True)
+    frames = torch.tensor([len(one) for one in spoken[at:at + 2]])
+    return x, y, (torch.arange(x.size(1))[None] < frames[:, None]).float()
+
+for turn, at in enumerate(range(0, len(spoken), 2)):
+    x, y, mask = cut(at)
+    loss = ((net(x).squeeze(-1) - y) ** 2 * mask).sum() / mask.sum()
+    (loss / 3).backward()
+    if turn % 3 == 2:
+        opt.step()
+        opt.zero_grad()
+
+#= GA101: as many frames in each, undivided
+-    (loss / 3).backward()
++    loss.backward()
+
+-    loss = ((net(x).squeeze(-1) - y) ** 2 * mask).sum() / mask.sum()
++    loss = F.mse_loss(net(x[:, :3]).squeeze(-1), y[:, :3])
+
+#= right: the same two in every turn
+-    x, y, mask = cut(at)
++    x, y, mask = cut(2)
+
+-    (loss / 3).backward()
++    loss.backward()
+
+#: right: a loop goes through what is cut out of a list of batches, a window
+batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(12)]
+net = nn.Linear(3, 2)
+opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+for at in range(0, 12, 4):
+    for x, y in batches[at:at + 4]:
+        (F.mse_loss(net(x), y) / 4).backward()
+    opt.step()
+    opt.zero_grad()
+
+#= GA101: of four batches
+-        (F.mse_loss(net(x), y) / 4).backward()
++        F.mse_loss(net(x), y).backward()
+
+#= right: all of them at once
+-    for x, y in batches[at:at + 4]:
+-        (F.mse_loss(net(x), y) / 4).backward()
++    x, y = (torch.cat(column) for column in zip(*batches[at:at + 4]))
++    F.mse_loss(net(x), y).backward()
 """)
 
 

@@ -235,8 +235,10 @@ def _refuted(
     for scenario in scenarios[:_MOST_AS_WRITTEN] if reported else ():
         run, took = complete(scenario.decisions)
         spent += took
-        trace = trace_of(run.recorder) if run is not None else None
-        if trace is None or trace.assumed_length or (trace.assumed_turns and not scenario.ledger.trace.assumed_turns):
+        if run is None:
+            return frozenset(), spent
+        trace = trace_of(run.recorder)
+        if trace.assumed_length or (trace.assumed_turns and not scenario.ledger.trace.assumed_turns):
             return frozenset(), spent
         readings = read_weights(ledger := fold(trace))
         written = Scenario(run.decisions, ledger, tuple(diagnose(ledger, readings)), readings)

@@ -114,7 +114,10 @@ class State:
         given = tuple(given)
         self.use(given)
         data = [value for value in given if isinstance(value, (v.Data, v.Got))]
-        turns = [value.made if isinstance(value, v.Data) else value.turn for value in data]
+        now = self.recorder.micro_batch
+        turns = [
+            (value.made if value.drawn != now else None) if isinstance(value, v.Data) else value.turn for value in data
+        ]
         known = [turn for turn in turns if turn is not None]
         made = self.iterated.made
         is_new = bool(known) and len(known) == len(data) and min(known) not in made | self.loops.trained
