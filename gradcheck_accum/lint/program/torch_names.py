@@ -199,7 +199,7 @@ MAKES_ARRAYS = Names(
 MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
 MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
 CHOOSES_AT_RANDOM = Names("chooses some of what it is given, others each time", STATES, "choices", "sample")
-CHOOSES_ONE = Names("chooses one of what it is given, or as many as it is told", STATES, "choice")
+CHOOSES_ONE = Names("chooses one of what it is given, or so many", STATES, "choice")
 GENERATORS = Table(
     "makes a generator of random numbers, which has the functions of a module",
     STATES,

@@ -198,8 +198,9 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
         return divided(run, tensor, other) if inverse else scaled(run, tensor, other, Operation.MULTIPLY)
-    if op is Operator.POW and tensor is left and all(part.assumed and not part.factors for part in tensor.parts):
-        # What a model gave, not reduced yet by anything that the source shows.
+    unreduced = tensor.elementwise or all(part.assumed for part in tensor.parts)
+    if op is Operator.POW and tensor is left and unreduced and not any(part.factors for part in tensor.parts):
+        # What a model gave, or a loss of each row, not reduced yet by anything that the source shows.
         return tensor
     return tensor.scaled(Factor(None))
 
