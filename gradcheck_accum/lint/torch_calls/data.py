@@ -163,7 +163,8 @@ def item_of_data(run: State, data: v.Data, place: Num) -> v.Data:
 def chosen_at_random(run: State, given: list[Any]) -> Any:
     """``random.sample(memory, n)``: rows that a turn of a training loop chooses by chance, its next data.
 
-    Of numbers it gives as many as it is asked for. ``NotImplemented`` for what gives one thing, or chooses of what is shown.
+    Of numbers it gives as many as it is asked for. ``NotImplemented`` for what gives one thing, or chooses of what is
+    shown.
     """
     if not run.loops.depth or len(given) < 2:
         return NotImplemented
