@@ -88,6 +88,40 @@ for window in windows(torch.randn(96, 3), torch.randn(96, 1)):
 #= right: windows of an unknown number of pieces, divided by what the option says
 -        (F.mse_loss(model(x), y) / len(window)).backward()
 +        (F.mse_loss(model(x), y) / args.pieces).backward()
+
+#: right: losses by name, which a method of the network's class gives, and their mean
+class Tasks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.size, self.kind = nn.Linear(9, 12), nn.Linear(12, 1), nn.Linear(12, 3)
+
+    def losses(self, x, wanted):
+        body = torch.relu(self.body(x))
+        return {
+            "size": F.mse_loss(self.size(body)[:, 0], wanted["size"]),
+            "kind": F.cross_entropy(self.kind(body), wanted["kind"]),
+        }
+
+def rows():
+    x = torch.randn(4, 9)
+    return x, {"size": x[:, 0], "kind": x[:, 2:5].argmax(1)}
+
+net = Tasks()
+opt = torch.optim.Adam(net.parameters(), lr=4e-3)
+for update in range(6):
+    opt.zero_grad()
+    for _ in range(2):
+        losses = net.losses(*rows())
+        (sum(losses.values()) / len(losses) / 2).backward()
+    opt.step()
+
+#= GA101: their number is no K, though it is the same
+-        (sum(losses.values()) / len(losses) / 2).backward()
++        (sum(losses.values()) / len(losses)).backward()
+
+#= right: what else it gives by name is not followed
+-            "kind": F.cross_entropy(self.kind(body), wanted["kind"]),
++            "count": wanted["count"],
 """)
 
 

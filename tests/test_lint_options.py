@@ -286,3 +286,38 @@ def test_a_trial_that_is_shorter_than_two_windows_says_nothing_of_where_they_clo
     found = lint_source(A_TRIAL.format(test=test), "train.py")
     assert [f.mistake.code for f in found] == expected
     assert all(f.message.startswith("when not args.trial, the first window closes after 1 micro-batch") for f in found)
+
+
+BY_ROWS_OF_A_WINDOW = """\
+import argparse
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--micro-batch-size", type=int, default=7)
+parser.add_argument("--num-micro", type=int, default=4)
+args = parser.parse_args()
+rows = torch.randn({rows}, 6)
+loader = DataLoader(TensorDataset(rows), batch_size=args.micro_batch_size, shuffle=True)
+net = torch.nn.Linear(6, 6)
+opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+of_a_window = args.micro_batch_size * args.num_micro
+for epoch in range(2):
+    waiting = 0
+    for (x,) in loader:
+        ((net(x) - x).pow(2).mean(dim=1).sum() / of_a_window).backward()
+        waiting += 1
+        if waiting == args.num_micro:
+            opt.step()
+            opt.zero_grad()
+            waiting = 0
+    if waiting > 0:
+        opt.step()
+        opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("rows", "codes"), [("70", ["GA103"]), ("84", [])])
+def test_defaults_that_leave_a_short_window_do_not_hide_its_scale(rows: str, codes: list[str]) -> None:
+    """As it is written a sum is divided by a number of no known origin, which says nothing against the setting."""
+    assert codes_in(BY_ROWS_OF_A_WINDOW.format(rows=rows)) == codes

@@ -242,3 +242,36 @@ def train(model, loader, criterion, K, epochs):
 )
 def test_a_schedule_of_the_projects_own_says_for_how_many_moves_it_is_made(length: str, flagged: bool) -> None:
     assert ("GA603" in codes_in(filled(SCHEDULE, length=length))) is flagged
+
+
+POWERS = """\
+import torch
+import torch.nn.functional as F
+
+def focal(scores, wanted, gamma=1.5):
+    each = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
+    return {loss}
+
+def train(net, loader, optimizer):
+    assert len(loader) % 4 == 0
+    for i, (x, y) in enumerate(loader):
+        (focal(net(x), y){by}).backward()
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "by", "codes"),
+    [
+        ("((1 - (-each).exp()) ** gamma * each).mean()", " / 4", []),
+        ("((1 - (-each).exp()) ** gamma * each).mean()", "", ["GA101"]),
+        # A power of what has been reduced is no mean of anything.
+        ("each.mean() ** gamma", "", []),
+        # What it was divided by before is not what divides its power.
+        ("((each / 4) ** gamma).mean()", "", []),
+    ],
+)
+def test_a_power_of_each_rows_loss_is_reduced_as_they_are(loss: str, by: str, codes: list[str]) -> None:
+    assert codes_in(filled(POWERS, loss=loss, by=by)) == codes

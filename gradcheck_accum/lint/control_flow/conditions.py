@@ -24,6 +24,8 @@ _OPPOSITES = {
     Comparison.IN: Comparison.NOTIN,
 }
 _OPPOSITES |= {after: before for before, after in _OPPOSITES.items()}
+MOST_REMOTE = 3
+"""How far from the gradients an answer can be: it is asked by the setup, and decides on nothing that acts on them."""
 _ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
 
 
@@ -72,7 +74,7 @@ def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_fi
         return run.ruled[key] != negated
     answer = run.decisions.setdefault(key, run.knowledge.preferred(key, first))
     # Conditions in the training loop are worth trying both ways before those of the setup outside it.
-    remoteness = 0 if acts else 1 if run.loops.depth else 3
+    remoteness = 0 if acts else 1 if run.loops.depth else MOST_REMOTE
     run.remoteness[key] = min(remoteness, run.remoteness.get(key, remoteness))
     return answer != negated
 

@@ -141,7 +141,7 @@ def call_from_outside(run: State, function: v.Function) -> None:
         symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
         if known == 0 and BEGINNING.fits(parameter.arg) and symbol.name not in run.assigned:
             # Training starts at the default position: other values are for resuming it.
-            given[parameter.arg] = run.knowledge.bindings.get(symbol.name, v.Num(0))
+            given[parameter.arg] = run.knowledge.known(symbol.name) or v.Num(0)
             continue
         given[parameter.arg] = run.resolve(symbol)
     with suppress(Raised, Exhausted, Broke, Continued):

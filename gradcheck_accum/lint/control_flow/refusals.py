@@ -76,4 +76,5 @@ def _is_open_length(value: Any) -> bool:
 
 def _is_of_windows(run: State, number: Num) -> bool:
     """Whether a number is K, or counts a window's micro-batches as K does."""
-    return bool(number.tags & {v.STEPS, v.DERIVED}) or number.value in run.knowledge.moduli
+    counted = (run.knowledge.moduli, run.knowledge.compared)
+    return bool(number.tags & {v.STEPS, v.DERIVED}) or any(number.value in one for one in counted)

@@ -133,8 +133,19 @@ class Scenario:
         shows_remainders = self.ends_passes and not self.clears_every_time
         of_remainders = frozenset() if shows_remainders else OF_REMAINDERS
         of_scalers = frozenset() if self.scales else _OF_SCALERS
-        of_scales = frozenset[str]() if self.knows_scale_at(line) else OF_SCALES
+        of_scales = self.silent_of_scales(line)
         return of_ranks | of_windows | of_means | of_remainders | of_scalers | of_scales
+
+    def silent_of_scales(self, line: int) -> frozenset[str]:
+        """Those of them that it has no scale of the losses for."""
+        return frozenset() if self.knows_scale_at(line) else OF_SCALES
+
+    @property
+    def has_short_windows(self) -> bool:
+        """Whether a window is shorter than they usually are."""
+        every = [self.ledger.account(*names) for names in self.ledger.accounts()]
+        usual = ((windows, usual_steps(windows, self.ledger.same)) for windows in every)
+        return any(window.micro_batches < steps for windows, steps in usual if steps for window in windows)
 
     @property
     def accumulates(self) -> bool:

@@ -17,6 +17,7 @@ from gradcheck_accum.ledger.weights import read_weights
 from gradcheck_accum.ledger.window_length import usual_steps
 from gradcheck_accum.ledger.windows import Ledger
 from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.conditions import MOST_REMOTE
 from gradcheck_accum.lint.control_flow.functions import call_from_outside
 from gradcheck_accum.lint.examination.agreement import Agreement, agreed_by
 from gradcheck_accum.lint.examination.scenario import OF_REMAINDERS, Scenario
@@ -42,8 +43,6 @@ _MOST_AS_WRITTEN = 4
 _MOST_WITH_A_SKIP = 4
 """Scenarios that are run once more for each place that may skip a micro-batch."""
 _MOST_SCENARIOS = 16
-_MOST_REMOTE = 3
-"""How far from the gradients an answer can be (`control_flow.conditions.decide`)."""
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
 """Evaluations after which no more scenarios are tried while none of them has found anything."""
@@ -175,11 +174,17 @@ def _scenarios(
             if not thorough and agreement.is_settled(lines):
                 is_thorough = False
                 break
+        if found and found[-1].is_unknown and found[-1].decisions is run.decisions:
+            if len(tried) == 1 and (without_extras := _without_extras(run)):
+                waited -= run.spent  # it takes no other one's time
+                heapq.heappush(pending, (0, next(order), without_extras, None))
+            # What is like one that can be followed comes first.
+            remoteness += MOST_REMOTE
         done = run.recorder.done(), frozenset(run.decisions)
         if done == before:
             # What changed nothing, and led to no other question, is asked for together with others only after those
             # that might.
-            remoteness += _MOST_REMOTE
+            remoteness += MOST_REMOTE
         asked = list(run.decisions)
         for position in range(len(given), len(asked)):
             flipped = {name: run.decisions[name] for name in asked[:position]}
@@ -196,6 +201,21 @@ def _scenarios(
     return Explored(root, found, spent + took, tuple(interrupted), refuted | depends, is_thorough)
 
 
+def _without_extras(run: Interpreter) -> dict[str, bool]:
+    """The answers of a run but for the flags that its setup has asked, which are off: nothing is added to the training.
+
+    A program that offers many things besides may be followed without them, and not with all of them.
+    """
+    flags = {
+        name
+        for name, answer in run.decisions.items()
+        if answer and run.remoteness[name] == MOST_REMOTE and v.is_flag(name) and not run.knowledge.prefers(name)
+    }
+    asked = list(run.decisions)
+    last = max((place for place, name in enumerate(asked) if name in flags), default=-1)
+    return {name: name not in flags and run.decisions[name] for name in asked[: last + 1]}
+
+
 def _refuted(
     scenarios: list[Scenario], complete: Callable[[dict[str, bool]], tuple[Interpreter | None, int]]
 ) -> tuple[frozenset[tuple[str, int]], int]:
@@ -203,7 +223,8 @@ def _refuted(
 
     A pass whose length the source leaves open, or whose windows' length it does, is assumed to end in the middle of a
     window. Where the defaults of a program settle both, what it does as it is written decides, unless a few epochs
-    stand for those that the source counts. And how many evaluations that took.
+    stand for those that the source counts, or it has such windows and its losses' scale is not known. And how many
+    evaluations that took.
     """
     reported = {
         (d.mistake.code, d.where.line)
@@ -214,12 +235,18 @@ def _refuted(
     for scenario in scenarios[:_MOST_AS_WRITTEN] if reported else ():
         run, took = complete(scenario.decisions)
         spent += took
-        trace = trace_of(run.recorder) if run is not None else None
-        if trace is None or trace.assumed_length or (trace.assumed_turns and not scenario.ledger.trace.assumed_turns):
+        if run is None:
             return frozenset(), spent
-        lines = {event.where.line for event in trace.events}
-        shown = {(d.mistake.code, d.where.line) for d in diagnose(fold(trace))}
-        reported = {one for one in reported if one[1] in lines and one not in shown}
+        trace = trace_of(run.recorder)
+        if trace.assumed_length or (trace.assumed_turns and not scenario.ledger.trace.assumed_turns):
+            return frozenset(), spent
+        readings = read_weights(ledger := fold(trace))
+        written = Scenario(run.decisions, ledger, tuple(diagnose(ledger, readings)), readings)
+        shown = {(d.mistake.code, d.where.line) for d in written.diagnoses}
+        # A step for a remainder that is not there does not run as it is written.
+        lines = written.lines if written.has_short_windows else written.lines | scenario.lines
+        silent = {one for one in reported if written.has_short_windows and one[0] in written.silent_of_scales(one[1])}
+        reported = {one for one in reported - silent if one[1] in lines and one not in shown}
     return frozenset(reported), spent
 
 

@@ -119,14 +119,23 @@ def _tells_members_apart(record: list[Recorded], stores: Mapping[int, frozenset[
 def _of_a_team(record: list[Recorded], optimizers: list[Optimizer]) -> dict[int, frozenset[str]]:
     """The same if it is unknown whose parameters each owns: only for optimizers that always act together.
 
-    If all or none step between any two backwards, and nothing else clears gradients, every optimizer's parameters have
-    the same history, whoever owns them. Each then has its own store.
+    If all or none step between any two backwards, and nothing clears gradients but them and one model that all losses
+    flow through, every optimizer's parameters have the same history, whoever owns them. Each then has its own store.
     """
     everyone = {id(optimizer) for optimizer in optimizers}
-    cleared = {id(one.owner) if isinstance(one.owner, Optimizer) else 0 for one in record if one.kind == "zero"}
-    if _step_together(record, optimizers) and cleared and cleared <= everyone:
+    clears = [one.owner for one in record if one.kind == "zero"]
+    others = {owner for owner in clears if isinstance(owner, frozenset)}
+    of_all = len(others) <= 1 and all(_flow_through_all(record, model) for model in others)
+    known = all(isinstance(owner, frozenset) or id(owner) in everyone for owner in clears)
+    if _step_together(record, optimizers) and clears and known and of_all:
         return {id(optimizer): frozenset({optimizer.name}) for optimizer in optimizers}
     return {id(optimizer): frozenset() for optimizer in optimizers}
+
+
+def _flow_through_all(record: list[Recorded], model: frozenset[str]) -> bool:
+    """Whether every loss of a record flows through a model, as far as it is seen what each flows through."""
+    losses = (one.owner for one in record if one.kind == "backward")
+    return all(isinstance(owner, frozenset) and model <= owner for owner in losses)
 
 
 def _step_together(record: list[Recorded], optimizers: list[Optimizer]) -> bool:

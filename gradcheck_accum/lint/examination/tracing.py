@@ -12,6 +12,7 @@ from gradcheck_accum.ledger.events import (
     Clip,
     Count,
     Event,
+    Factor,
     GraphsHeld,
     LossShown,
     Opaque,
@@ -30,9 +31,6 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.lint.examination.stores import Stores, doubt, is_a_part, stained
 from gradcheck_accum.lint.state.recorder import Recorded, Recorder
 from gradcheck_accum.lint.state.values import UNITS, Figure, Num, Optimizer, Part
-
-_TO_A_WHOLE = frozenset({"zero", "scale"})
-"""What is known of a model's gradients only if it happens to all of them."""
 
 
 def trace_of(record: Recorder) -> Trace:
@@ -57,7 +55,10 @@ def trace_of(record: Recorder) -> Trace:
 def _events(record: Recorder, one: Recorded, stores: Stores, everything: frozenset[str]) -> Sequence[Event]:
     """What one thing that the loop did comes to."""
     reached = stores.reached_by(one, everything)
-    if one.kind in _TO_A_WHOLE and is_a_part(one, everything, stores.owned):
+    if one.kind == "scale" and is_a_part(one, everything, stores.owned):
+        # What the others are multiplied by, and so the whole, is not known: only that they are all still there.
+        return [ScaleGrads(where=one.where, stores=everything, factor=Factor(None))]
+    if one.kind == "zero" and is_a_part(one, everything, stores.owned):
         return [Opaque(where=one.where, stores=everything, reason=Reason("which gradients of a model change"))]
     if one.kind == "move":
         return _move(record, one, reached)

@@ -80,6 +80,8 @@ def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: 
     if target.attr == "grad" and isinstance(holder, (v.Parameters, v.Model)):
         if value is None:
             run.recorder.zero(target, sources_of(holder))
+        elif isinstance(value, v.Multiplied) and value.sources == sources_of(holder):
+            run.recorder.scale_grads(target, value.sources, value.factor)
         elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
             run.recorder.opaque(target, "gradients replaced by hand")
     elif target.attr == "requires_grad":

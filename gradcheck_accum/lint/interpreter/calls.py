@@ -25,10 +25,14 @@ from gradcheck_accum.lint.interpreter.written_settings import settings_of_json
 from gradcheck_accum.lint.program import names
 from gradcheck_accum.lint.program.torch_names import (
     BLENDS_IN_PLACE,
+    CHOOSES_AT_RANDOM,
+    CHOOSES_ONE,
     CLIPS,
     COMPUTES,
     DIVIDES_IN_PLACE,
     GATES,
+    GENERATORS,
+    MAKES_ARRAYS,
     MAKES_AT_RANDOM,
     MAKES_CONSTANTS,
     MAKES_DATA,
@@ -46,7 +50,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import call_name, text_of
-from gradcheck_accum.lint.torch_calls.data import are_loaders, is_shown, one_after_another
+from gradcheck_accum.lint.torch_calls.data import are_loaders, chosen_at_random, is_shown, one_after_another
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
 from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
@@ -296,8 +300,11 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     got = v.got_in(args[0]) if path.startswith("torch.") and tail in MAKES_DATA and args else None
     if got is not None:
         return got  # the same data, as a tensor
-    if path.startswith("torch.") and tail in MAKES_DATA:
-        shape = _shape(run, tail, args, kwargs)
+    if path.startswith("torch.") and tail in TAKES_VALUES and args and isinstance(args[0], v.Data):
+        return replace(args[0], is_tensor=True)
+    shape = _shape(run, tail, args, kwargs) if tail in MAKES_DATA | MAKES_ARRAYS else []
+    is_array = path.startswith("numpy.") and tail in MAKES_ARRAYS and shape and shape[0] is not None
+    if is_array or (path.startswith("torch.") and tail in MAKES_DATA):
         rows = shape[0] if shape else None
         whole = tuple(size for size in shape if size is not None)
         return v.Data(
@@ -320,6 +327,12 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     made_of_data = function_of_data(run, path, args, kwargs)
     if made_of_data is not NotImplemented:
         return made_of_data
+    if path in GENERATORS:
+        return v.Reference(GENERATORS[path])
+    if tail in CHOOSES_AT_RANDOM | CHOOSES_ONE and path.removesuffix(f".{tail}") in GENERATORS.values():
+        chosen = chosen_at_random(run, all_arguments(args, kwargs))
+        if chosen is not NotImplemented:
+            return chosen
     if path == "json.loads" and args and isinstance(args[0], str) and not kwargs:
         written = settings_of_json(args[0], node.where)
         if written is not UNKNOWN:
@@ -344,7 +357,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
 
 def _held(tail: str) -> v.Holds:
     """What a function of PyTorch that makes data makes."""
-    if tail == "randperm":
+    if tail in ("randperm", "permutation"):
         return v.Holds.PLACES
     return v.Holds.CONSTANTS if tail in MAKES_CONSTANTS else v.Holds.VALUES
 
@@ -353,6 +366,9 @@ def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> li
     """The shape of what a function of PyTorch makes, as far as its arguments show it: of values, how many there are."""
     if tail in TAKES_VALUES:
         return _shape_of_values(run, args[0]) if args else []
+    if tail == "arange" and len(args) > 1:
+        known = [one.value for one in args[:3] if is_shown(one) and isinstance(one.value, int)]
+        return [len(range(*known)) if len(known) == len(args) and known[2:] != [0] else None]
     place = PLACE_OF_SIZE.get(tail, 0)
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     sizes: list[Any] = [size]
@@ -361,7 +377,7 @@ def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> li
     elif tail in TAKES_SIZES:
         sizes = args
     # The order of all rows of data that do not show how many they are: they are no micro-batch's.
-    sizes = [None if tail == "randperm" and not is_shown(one) else one for one in sizes]
+    sizes = [None if tail in ("randperm", "permutation") and not is_shown(one) else one for one in sizes]
     return [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in sizes]
 
 
@@ -447,4 +463,7 @@ def _result_of(run: State, node: syntax.Call, name: str, args: list[Any]) -> Any
         if not run.no_graphs:
             run.sync.forward(models)
         return Tensor((part,), models)
-    return Symbol(f"{text_of(node)[:80]}{run.calls.turn}")
+    result = f"{text_of(node)[:80]}{run.calls.turn}"
+    if run.loops.depth:
+        run.forget(result)
+    return Symbol(result)

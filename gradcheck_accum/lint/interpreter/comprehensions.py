@@ -64,7 +64,8 @@ def _comprehended(
     if items is None:
         if isinstance(source, v.Data):
             # What is made of each tensor of a batch, however many it has, is a batch still.
-            return v.Data() if v.is_data(element(v.Data())) else UNKNOWN
+            made = v.Data(made=source.made)
+            return made if v.is_data(element(made)) else UNKNOWN
         if isinstance(source, tuple) and source[:1] == ("range",) and _cuts_data(run, elt, generator, inner):
             return v.Chunks(ASSUMED_STEPS, assumed=True)
         if isinstance(source, v.Got) and not source.name and not v.acts_on_gradients(element(source)):

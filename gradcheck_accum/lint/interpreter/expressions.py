@@ -36,6 +36,7 @@ from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.retained_graphs import summed
 from gradcheck_accum.lint.torch_calls.weight_averages import note_update
 
+_ORDERED = frozenset({Comparison.LT, Comparison.LTE, Comparison.GT, Comparison.GTE})
 _OF_COUNTS = (Operator.FLOORDIV, Operator.MULT)
 """What a number of micro-batches is computed by."""
 
@@ -191,6 +192,10 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
             if run.boundary is not None:
                 run.recorder.opaque(node, "how many micro-batches a window has")
             outcome = UNKNOWN
+        elif op in _ORDERED and (
+            _asks_a_guess(run, node.left, left, right, scope) or _asks_a_guess(run, right_node, right, left, scope)
+        ):
+            outcome = UNKNOWN
         else:
             outcome = _compare_pair(run, op, left, right)
         if outcome is not True:
@@ -219,6 +224,23 @@ def _count_unlike_things(rows: Any, length: Any) -> bool:
     if not (isinstance(rows, Num) and isinstance(length, Num)) or v.UNITS in length.tags:
         return False
     return v.UNITS in rows.tags and v.LENGTH not in rows.tags and {v.LENGTH, v.ASSUMED} <= length.tags
+
+
+def _asks_a_guess(run: State, node: syntax.Expression, length: Any, number: Any, scope: v.Scope) -> bool:
+    """Whether a condition that decides on training asks how many things something holds, which it does not show.
+
+    A memory that fills up has as many as a training needs, and not the length that is assumed of it.
+    """
+    if not (isinstance(length, Num) and isinstance(number, Num) and v.LENGTH not in number.tags):
+        return False
+    if not {v.LENGTH, v.ASSUMED} <= length.tags or not (isinstance(node, syntax.Call) and call_name(node) == "len"):
+        return False
+    branch = run.question.branch
+    trains = branch is not None and run.reach.backward_in(branch.body)
+    if not (trains or run.question.in_guard) or len(node.args) != 1:
+        return False
+    holder = evaluate(run, node.args[0], scope)
+    return isinstance(holder, (Symbol, v.Instance)) or (trains and isinstance(holder, list))
 
 
 def _compare_pair(run: State, op: Comparison, left: Any, right: Any) -> Any:

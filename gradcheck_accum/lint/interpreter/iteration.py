@@ -574,7 +574,7 @@ def items_of(run: State, source: Any, limit: int) -> list[Any] | None:
         case v.Optimizer():
             return [source]
         case v.Data() if source.rows is not None and source.rows <= limit:
-            return [v.Data() for _ in range(source.rows)]
+            return [v.Data(made=source.made) for _ in range(source.rows)]
     return None
 
 

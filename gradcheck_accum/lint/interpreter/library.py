@@ -67,6 +67,8 @@ def _slice(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _zip(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and isinstance(args[0], v.Got):
+        return args[0]  # the columns of the rows that were got
     return ("zip", *args)
 
 
@@ -290,7 +292,7 @@ def _masked_select(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _padded(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return v.Data(varies=True)
+    return v.Data(varies=True, made=v.turn_made(args[0]) if args and isinstance(args[0], (list, tuple)) else None)
 
 
 def _where(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:

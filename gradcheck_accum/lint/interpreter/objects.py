@@ -157,6 +157,8 @@ def attribute(run: State, value: Any, name: str) -> Any:
             return v.Gradient(frozenset({value.name}))
         case v.Model():
             held = held_by(run, value, name)
+            if held is None and value.cls is not None:
+                held = _setting_of_class(run, value.cls, name)
             return v.Member(source=f"{value.name}.{name}") if held is None else held
         case v.Class():
             held = _class_constant(run, value, name)
@@ -242,6 +244,20 @@ def _class_constant(run: State, cls: v.Class, name: str) -> Any:
         default = held.value if isinstance(held, Num) and isinstance(held.value, (int, float)) else None
         return run.resolve(Symbol(f"{cls.node.name}.{name}", default))
     return held
+
+
+def _setting_of_class(run: State, cls: v.Class, name: str) -> Any:
+    """A number or a text that the class of a network, or one that this derives from, has for all its objects."""
+    own: list[v.Class] = [cls]
+    for each in own:
+        if name in run.reach.set_on_objects(each.node):
+            return None
+        held = _class_constant(run, each, name)
+        if held is not None:
+            return held if isinstance(held, (Num, str, bool)) or v.is_setting(held) else None
+        bases = (run.evaluate(base, each.scope) for base in each.node.bases)
+        own += [base for base in bases if isinstance(base, v.Class) and base not in own]
+    return None
 
 
 def _written_in(run: State, cls: v.Class, name: str) -> Any:

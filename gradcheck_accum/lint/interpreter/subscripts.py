@@ -55,7 +55,12 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             run.iterated.grown[id(part)] = part
             return part
         case list() | tuple() if isinstance(node.slice, syntax.Slice):
-            return _slice(run, value, node.slice, scope)
+            part = _slice(run, value, node.slice, scope)
+            is_list = isinstance(value, list) and isinstance(part, list) and v.is_data(value)
+            if is_list and run.loops.depth and not run.loops.passes and _is_cut_elsewhere(run, node.slice, scope):
+                # Joined together they are the data of the turn, unless a loop goes through them.
+                return [v.made_in(item, run.loops.turn) for item in part]
+            return part
         case dict():
             key = v.key_of(index, text_of(node.slice))
             held = value[key] if isinstance(value, v.Defaulting) and isinstance(key, str) else value.get(key, UNKNOWN)
@@ -182,6 +187,16 @@ def _is_cut_anew(run: State, index: syntax.Slice, bounds: list[Any]) -> bool:
     # With a stride, one bound is enough: from another start on, other rows are taken.
     stated = len(bounds) == 2 or (len(bounds) == 1 and index.lower is not None and index.step is not None)
     return run.loops.depth > 0 and stated and not any(map(_counts_batches, bounds)) and _changes(run, index)
+
+
+def _is_cut_elsewhere(run: State, index: syntax.Slice, scope: v.Scope) -> bool:
+    """Whether a slice has other bounds than the last time, which are numbers and count no batches."""
+    bounds = _bounds(run, index, scope)
+    places = tuple(bound.value for bound in bounds if isinstance(bound, Num))
+    if len(places) < 2 or len(places) < len(bounds) or any(map(_counts_batches, bounds)):
+        return False
+    before, run.iterated.cuts[index] = run.iterated.cuts.get(index), (places, run.loops.turn)
+    return before is None or before[0] != places or before[1] == run.loops.turn
 
 
 def _are_places_cut_anew(run: State, node: syntax.Expression, index: Any) -> bool:

@@ -27,6 +27,7 @@ from gradcheck_accum.lint.program.facts import (
 from gradcheck_accum.lint.program.torch_names import (
     AVERAGES_OVER_RANKS,
     BACKWARD,
+    CHOOSES_AT_RANDOM,
     MAKES_AT_RANDOM,
     MOVES_WEIGHTS,
     OPTIMIZERS,
@@ -73,7 +74,7 @@ class Reach:
         """Nodes that are no statements of these modules, kept because another would be taken for one that is gone."""
         self._inert: dict[int, bool] = {}
         self._handles: dict[syntax.Node, bool] = {}
-        self._settings: dict[syntax.Node, frozenset[str]] = {}
+        self._stored: dict[syntax.Node, frozenset[tuple[str, str]]] = {}
         self._sums: dict[syntax.Node, bool] = {}
         self._counters: dict[syntax.FunctionDef, frozenset[str]] = {}
         self._bound_in_loops: dict[syntax.Node, frozenset[str]] = {}
@@ -93,7 +94,7 @@ class Reach:
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
         self._to_optimizers = _closure(_either(OPTIMIZERS), callers)
         self._to_draws = _closure(_either({"next"}), callers)
-        self._to_chance = _closure(_either(MAKES_AT_RANDOM), callers)
+        self._to_chance = _closure(_either(MAKES_AT_RANDOM | CHOOSES_AT_RANDOM), callers)
         self._to_ranks = _closure(_either(_as_called(AVERAGES_OVER_RANKS, every)), callers)
         self.driven = frozenset(own.driven)
         """The last part of what this file gives to Ignite's engines (`gradcheck_accum.lint.frameworks.ignite`)."""
@@ -293,15 +294,19 @@ class Reach:
 
     def settings_of(self, cls: syntax.ClassDef) -> frozenset[str]:
         """The attributes that methods of a class set on the class itself: ``cls.every = args.every``."""
-        known = self._settings.get(cls)
+        return frozenset(name for holder, name in self._stored_in(cls) if holder in {"cls", cls.name})
+
+    def set_on_objects(self, cls: syntax.ClassDef) -> frozenset[str]:
+        """The attributes that methods of a class set on its objects: ``self.every = every``."""
+        return frozenset(name for holder, name in self._stored_in(cls) if holder == "self")
+
+    def _stored_in(self, cls: syntax.ClassDef) -> frozenset[tuple[str, str]]:
+        """The attributes that a class sets anywhere, each with the name of what it sets them on."""
+        known = self._stored.get(cls)
         if known is None:
-            known = self._settings[cls] = frozenset(
-                node.attr
-                for node in walk(cls)
-                if isinstance(node, syntax.Attribute)
-                and node.is_stored
-                and isinstance(node.value, syntax.Name)
-                and node.value.id in {"cls", cls.name}
+            stored = (node for node in walk(cls) if isinstance(node, syntax.Attribute) and node.is_stored)
+            known = self._stored[cls] = frozenset(
+                (node.value.id, node.attr) for node in stored if isinstance(node.value, syntax.Name)
             )
         return known
 

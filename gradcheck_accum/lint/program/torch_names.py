@@ -147,7 +147,21 @@ KEEPS_ROWS = Names(
     "gives as many rows as it was asked of",
     STATES,
     *(*KEEPS_NUMBERS, *DIVIDES, *MULTIPLIES),
-    *("long", "bool", "int", "contiguous", "masked_fill", "clamp", "abs", "exp", "log", "sqrt", "square", "pow"),
+    *(
+        "astype",
+        "long",
+        "bool",
+        "int",
+        "contiguous",
+        "masked_fill",
+        "clamp",
+        "abs",
+        "exp",
+        "log",
+        "sqrt",
+        "square",
+        "pow",
+    ),
     *("add", "sub", "neg", "round", "sign", "tanh", "sigmoid", "cumsum", "softmax", "log_softmax", "nan_to_num"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "erf", "floor", "ceil", "trunc", "frac"),
     *("rsqrt", "reciprocal", "log1p", "log2", "log10", "expm1", "exp2", "relu", "maximum", "minimum", "clip", "lerp"),
@@ -177,8 +191,25 @@ MAKES_DATA = Names(
     *("arange", "as_tensor", "empty", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn"),
     *("randperm", "tensor", "zeros"),
 )
+MAKES_ARRAYS = Names(
+    "makes an array, if it is given a size",
+    STATES,
+    *("arange", "linspace", "normal", "permutation", "rand", "randint", "randn", "standard_normal", "uniform"),
+)
 MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
 MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
+CHOOSES_AT_RANDOM = Names("chooses some of what it is given, others each time", STATES, "choices", "sample")
+CHOOSES_ONE = Names("chooses one of what it is given, or so many", STATES, "choice")
+GENERATORS = Table(
+    "makes a generator of random numbers, which has the functions of a module",
+    STATES,
+    {
+        "random.Random": "random",
+        "random.SystemRandom": "random",
+        "numpy.random.default_rng": "numpy.random",
+        "numpy.random.RandomState": "numpy.random",
+    },
+)
 CONSTANTS = Table(
     "a number that a module has a name for",
     STATES,
@@ -186,7 +217,11 @@ CONSTANTS = Table(
 )
 TAKES_SIZES = Names("is given one size after another", STATES, "empty", "ones", "rand", "randn", "zeros")
 TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy")
-PLACE_OF_SIZE = Table("which argument is the number of rows, if not the first", STATES, {"randint": -1, "linspace": 2})
+PLACE_OF_SIZE = Table(
+    "which argument is the number of rows, if not the first",
+    STATES,
+    {"randint": -1, "linspace": 2, "normal": 2, "uniform": 2},
+)
 SAMPLES_ALL = Names("a sampler that draws as many rows as there are", STATES, "RandomSampler", "SequentialSampler")
 MEMBERS_OF_LOADERS = Names("gives what a loader draws from", STATES, "dataset", "sampler", "batch_sampler")
 PROGRESS_BARS = Names("goes over what it is given and shows how far it is", STATES, "tqdm", "track", "trange")

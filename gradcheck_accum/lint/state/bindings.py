@@ -38,13 +38,19 @@ def bind_length(run: State, value: Any, read_as: str) -> Any:
     says = (value.name, read_as) if isinstance(value, Symbol) and value.name else ()
     if run.loops.passes and any(MICRO_BATCHES.fits(name.rpartition(".")[2]) for name in says):
         run.recorder.assumed_length = True
-        bind(run, value.name, Num(run.knowledge.pass_length(), frozenset({v.LENGTH})))
+        bind_to_pass(run, value.name)
     return value
 
 
 def bind(run: State, name: str, number: Num) -> None:
     """Give a name its number. Raises Restart."""
     run.knowledge.bindings[name] = number
+    raise Restart
+
+
+def bind_to_pass(run: State, name: str) -> None:
+    """Let a name be the number of a pass's micro-batches, whatever is learned of that later. Raises Restart."""
+    run.knowledge.lengths.add(name)
     raise Restart
 
 
@@ -60,7 +66,7 @@ def bind_in_comparison(run: State, left: Any, right: Any, op: Comparison, litera
         if isinstance(number, Num) and isinstance(other, Symbol) and other.name:
             if LENGTH.fits(other.name.rpartition(".")[2]) and run.loops.passes:
                 run.recorder.assumed_length = True
-                bind(run, other.name, Num(run.knowledge.pass_length(), frozenset({v.LENGTH})))
+                bind_to_pass(run, other.name)
             if run.question.in_boundary and number is left and v.UNITS in number.tags:
                 # A window that is full when it has seen so many samples: the whole window's units.
                 bind(run, other.name, Num(ASSUMED_STEPS * run.recorder.units, frozenset({v.UNITS})))

@@ -28,6 +28,8 @@ class Knowledge:
     def __init__(self, *, as_written: bool = False) -> None:
         self.as_written = as_written
         self.bindings: dict[str, Num] = {}
+        self.lengths: set[str] = set()
+        """The names that the number of a pass's micro-batches has."""
         self._moduli: set[int] = set()
         self._is_relied_on = False
         """Whether a run has used the moduli known so far: another modulus then restarts it."""
@@ -55,6 +57,12 @@ class Knowledge:
         self._whole = False
         self._data_is_given = False
         self._data_is_made = False
+
+    def known(self, name: str) -> Num | None:
+        """The number that runs have learned for a name; the length of a pass is what it is by now."""
+        if name in self.lengths:
+            return Num(self.pass_length(), frozenset({v.LENGTH}))
+        return self.bindings.get(name)
 
     @property
     def moduli(self) -> set[int]:
@@ -135,8 +143,10 @@ class Knowledge:
         Raises Restart where this run has gone by other numbers, and no whole window may be of this one.
         """
         value, is_new = int(number.value), boundary not in self._bounds
+        matters = is_new and self._is_relied_on and value <= LARGEST_STEPS
+        length = self.pass_length() if matters else 0
         self._bounds[boundary] = WindowBound(value, number.origins)
-        if is_new and self._is_relied_on and value <= LARGEST_STEPS and math.lcm(*self.window) % value:
+        if matters and (math.lcm(*self.window) % value or self.pass_length() != length):
             raise Restart
 
     def note_window(self, number: Num) -> None:
@@ -174,6 +184,10 @@ class Knowledge:
         is_new = question not in self._preferred
         self._preferred.setdefault(question, answer)
         return is_new
+
+    def prefers(self, question: str) -> bool:
+        """Whether the scenarios come first in which a question has a certain answer."""
+        return question in self._preferred
 
     def preferred(self, question: str, otherwise: bool) -> bool:
         """The answer to a question with which the first scenarios run."""
@@ -229,12 +243,20 @@ class Knowledge:
         """
         if self._whole:
             return self.unbounded_length()
-        length = 3 * max(self.window) + 1
-        while any(length % m < min(2, m - 1) for m in self.window if m > 1):
+        # What decides on a step need not be a modulus.
+        counted = [*self.window, *self.compared]
+        length = 3 * max(counted) + 1
+        while any(length % m < min(2, m - 1) for m in counted if m > 1):
             length += 1
-            if length > 20 * max(self.window):
+            if length > 20 * max(counted):
                 break
-        return length if any(m > 1 for m in self.window) else 3
+        return length if any(m > 1 for m in counted) else 3
+
+    @property
+    def compared(self) -> list[int]:
+        """What counts are compared with where the loop steps, as far as that can be accumulation steps."""
+        bounds = (bound.steps for bound in self._bounds.values())
+        return [steps for steps in bounds if steps is not None and steps <= LARGEST_STEPS]
 
     def windows_of_a_pass(self) -> int:
         """How many whole windows a pass gets."""
@@ -243,16 +265,15 @@ class Knowledge:
     def unbounded_length(self) -> int:
         """How many micro-batches a loop without an end gets: whole windows, whichever modulus is K."""
         common = math.lcm(*self.window)
-        # What decides on a step need not be a modulus.
-        compared = [bound.steps for bound in self._bounds.values() if bound.steps is not None]
-        common = math.lcm(common, *(steps for steps in compared if steps <= LARGEST_STEPS))
+        common = math.lcm(common, *self.compared)
         common = common if common <= 512 else max(self.window)
         return common * max(1, -(-3 * max(self.window) // common)) if common > 1 else 6
 
     def whole_windows_in(self, length: int) -> int:
         """How many of some micro-batches are whole windows, whichever modulus is K; all if none is whole."""
-        return length - length % math.lcm(*self.window) or length - length % max(self.window) or length
+        common = math.lcm(*self.window, *self.compared)
+        return length - length % common or length - length % max(self.window) or length
 
     def enough_of(self, length: int) -> int:
         """How many of a great number of micro-batches show as much as all: whole windows, and the remainder."""
-        return length % math.lcm(*self.window) + self.unbounded_length()
+        return length % math.lcm(*self.window, *self.compared) + self.unbounded_length()

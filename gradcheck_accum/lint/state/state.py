@@ -114,7 +114,10 @@ class State:
         given = tuple(given)
         self.use(given)
         data = [value for value in given if isinstance(value, (v.Data, v.Got))]
-        turns = [value.made if isinstance(value, v.Data) else value.turn for value in data]
+        now = self.recorder.micro_batch
+        turns = [
+            (value.made if value.drawn != now else None) if isinstance(value, v.Data) else value.turn for value in data
+        ]
         known = [turn for turn in turns if turn is not None]
         made = self.iterated.made
         is_new = bool(known) and len(known) == len(data) and min(known) not in made | self.loops.trained
@@ -186,18 +189,24 @@ class State:
     def note_bound(self, value: Any) -> None:
         """Note what a count is compared with where the loop decides on a step, if that is no length of the data."""
         whole = isinstance(value, Num) and isinstance(value.value, int) and value.value > 1
-        if whole and self.boundary is not None and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS}:
+        if whole and self.boundary is not None and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS, v.ASSUMED}:
             self.knowledge.note_bound(value, self.boundary)
+
+    def forget(self, name: str) -> None:
+        """A call gives another object of this name: it has nothing that was put into the one before."""
+        beginning = f"{name}."
+        for member in [one for one in self.assigned if one.startswith(beginning)]:
+            del self.assigned[member]
 
     def resolve(self, value: Any) -> Any:
         """A symbol's value where one has become known, or that of a setting in a module elsewhere."""
         if isinstance(value, Reference):
-            return self.knowledge.bindings.get(value.path, value)
+            return self.knowledge.known(value.path) or value
         if isinstance(value, Symbol) and value.name:
             if value.name in self.assigned:
                 return self.assigned[value.name]
             if self.knowledge.as_written and value.default is not None:
                 default = value.default
                 return default if isinstance(default, str) else value.as_number(Num(default))
-            return self.knowledge.bindings.get(value.name, value)
+            return self.knowledge.known(value.name) or value
         return value

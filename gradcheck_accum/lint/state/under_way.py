@@ -68,6 +68,8 @@ class Iterated:
     """The lists that have grown in loops whose turns are guessed, by identity: their lengths are not known."""
     made: set[int] = field(default_factory=set)
     """The turns whose random numbers were a micro-batch."""
+    cuts: dict[syntax.Slice, tuple[tuple[Any, ...], int]] = field(default_factory=dict)
+    """Where each slice of a list was cut last, and in which turn."""
     ended: tuple[Listed, int] | None = None
     """The list that the last loop without a step in it ran backwards over, and how many events there were before it."""
     _known: dict[int, tuple[int, Any]] = field(default_factory=dict)

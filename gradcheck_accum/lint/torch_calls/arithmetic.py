@@ -80,7 +80,7 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     if isinstance(left, v.Measured) or isinstance(right, v.Measured):
         return v.MEASURED
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
-        return v.MEASURED if op is Operator.POW else UNKNOWN
+        return _gradient_arithmetic(op, left, right)
     match left, right:
         case (v.Data() as data, Num() as number) | (Num() as number, v.Data() as data):
             # Numbers that nothing has learned from yet.
@@ -104,6 +104,18 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
     scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
     return v.SCALED if scales else UNKNOWN
+
+
+def _gradient_arithmetic(op: Operator, left: Any, right: Any) -> Any:
+    """What gradients are multiplied or divided by may be put back in their place."""
+    if op is Operator.POW:
+        return v.MEASURED
+    gradient, other = (left, right) if isinstance(left, v.Gradient) else (right, left)
+    inverted = op is Operator.DIV and gradient is right
+    if isinstance(other, v.Gradient) or inverted or op not in (Operator.MULT, Operator.DIV):
+        return UNKNOWN
+    operation = Operation.DIVIDE if op is Operator.DIV else Operation.MULTIPLY
+    return v.Multiplied(sources=gradient.sources, factor=factor_of(other, operation))
 
 
 def _of_data(op: Operator, left: v.Data, right: v.Data) -> v.Data:
@@ -186,8 +198,9 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
         if inverse and tensor is right:
             return tensor.scaled(Factor(None))
         return divided(run, tensor, other) if inverse else scaled(run, tensor, other, Operation.MULTIPLY)
-    if op is Operator.POW and tensor is left and all(part.assumed and not part.factors for part in tensor.parts):
-        # What a model gave, not reduced yet by anything that the source shows.
+    unreduced = tensor.elementwise or all(part.assumed for part in tensor.parts)
+    if op is Operator.POW and tensor is left and unreduced and not any(part.factors for part in tensor.parts):
+        # What a model gave, or a loss of each row, not reduced yet by anything that the source shows.
         return tensor
     return tensor.scaled(Factor(None))
 

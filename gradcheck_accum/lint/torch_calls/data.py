@@ -160,6 +160,26 @@ def item_of_data(run: State, data: v.Data, place: Num) -> v.Data:
     return data.item()
 
 
+def chosen_at_random(run: State, given: list[Any]) -> Any:
+    """``random.sample(memory, n)``: rows that a turn of a training loop chooses by chance, its next data.
+
+    Of numbers it gives as many as it is asked for. ``NotImplemented`` for what gives one thing, or chooses of what is
+    shown.
+    """
+    if not run.loops.depth or len(given) < 2:
+        return NotImplemented
+    source, count = given[0], given[1]
+    match source:
+        case Num() | v.Data() | ("range", *_):
+            known = isinstance(count, Num) and isinstance(count.value, int)
+            return v.Data(count.value if known else None, made=run.loops.turn)
+        case list() if id(source) not in run.iterated.grown:
+            return NotImplemented
+        case list() | Symbol():
+            return v.Got(turn=run.loops.turn)
+    return NotImplemented
+
+
 def _is_cut_elsewhere(run: State, places: tuple[Any, ...]) -> bool:
     """Whether a loop cuts data at other places than last: then this is its data, and the turn's first cut draws it."""
     if not run.loops.depth or not places or places == run.loops.last_slice:
@@ -177,7 +197,9 @@ def _part_of(data: Any, lower: Any, upper: Any, stride: Any) -> v.Data:
     places = [bound if bound is None else getattr(bound, "value", "") for bound in (lower, upper)]
     shown = rows is not None and stride is None and all(place is None or isinstance(place, int) for place in places)
     count = len(range(*slice(*places).indices(rows))) if shown and rows is not None else None
-    return replace(known.changed(count or None), counted=None, is_part=True, drawn=None)
+    # What is cut out at a place that was drawn by chance is as new as the place.
+    made = v.turn_made((known, lower, upper))
+    return replace(known.changed(count or None), counted=None, is_part=True, drawn=None, made=made)
 
 
 def assumed_length(run: State, source: Any) -> int:

@@ -12,7 +12,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.values import Symbol
+from gradcheck_accum.lint.state.values import Symbol, Tensor
 from gradcheck_accum.lint.syntax import walk
 from gradcheck_accum.lint.torch_calls.losses import computation
 from gradcheck_accum.lint.torch_calls.models import perhaps_summed
@@ -32,9 +32,20 @@ def keep(run: State, model: v.Model, name: str, value: Any) -> None:
 
 
 def is_followed(run: State, model: v.Model, name: str) -> bool:
-    """Whether a method is in the source, and may scale what it computes or do anything to gradients."""
+    """Whether a method is in the source, and may scale what it computes or do anything to gradients.
+
+    So is one that gives several losses by name, of which the loop makes one.
+    """
     method = model.cls.methods.get(name) if model.cls is not None and name not in _RUNS_IT else None
-    return method is not None and (run.reach.divides(method) or run.reach.acts(method.body))
+    if method is None:
+        return False
+    return run.reach.divides(method) or run.reach.acts(method.body) or _gives_by_name(method)
+
+
+def _gives_by_name(method: syntax.FunctionDef) -> bool:
+    """Whether a method ends with a dictionary that it writes out."""
+    last = method.body[-1]
+    return isinstance(last, syntax.Return) and isinstance(last.value, syntax.Dict) and len(last.value.keys) > 1
 
 
 def carried_out(
@@ -43,7 +54,8 @@ def carried_out(
     """What a method that `is_followed` gives; where that is not known, something that the network computes."""
     own = model.cls.bound(name, model) if model.cls is not None else None
     result = call_function(run, own, args, kwargs) if own is not None else Symbol()
-    if type(result) is Symbol and not result.name:
+    lost = isinstance(result, dict) and not all(isinstance(one, Tensor) for one in result.values())
+    if lost or (type(result) is Symbol and not result.name):
         return perhaps_summed(run, model.name, computation(run, node, args, kwargs, frozenset({model.name})))
     return result
 

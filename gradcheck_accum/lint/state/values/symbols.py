@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gradcheck_accum.ledger.events import Factor
 from gradcheck_accum.lint.state.values.numbers import DERIVED, STEPS, Num
 from gradcheck_accum.lint.syntax import Operator
 
@@ -88,6 +89,14 @@ class Measured(Symbol):
 
 
 MEASURED = Measured()
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied(Symbol):
+    """What multiplying the gradients of models, or of some of their parameters, gives: another tensor."""
+
+    sources: frozenset[str] | None = None
+    factor: Factor = field(default=Factor(None), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +257,11 @@ def is_option(value: Any) -> bool:
     """Whether a value is an unknown option of a command line, as `lint.interpreter.argument_parsers` calls it."""
     holder, _, name = value.name.rpartition(".") if isinstance(value, Symbol) else ("", "", "")
     return name.isidentifier() and holder.endswith((".parse_args()", ".parse_known_args()"))
+
+
+def is_flag(name: str) -> bool:
+    """Whether what a question asks is a setting that is on or off, by its name alone."""
+    return is_setting(Symbol(name)) or is_option(Symbol(name))
 
 
 def key_of(value: Any, text: str) -> str | Num | Symbol:
