@@ -45,7 +45,10 @@ _MOST_SCENARIOS = 16
 _MOST_REMOTE = 3
 """How far from the gradients an answer can be (`control_flow.conditions.decide`)."""
 _MOST_WITHOUT_NEWS = 6
-"""Runs in a row that show nothing new, after which answers that are remote from the gradients are not varied."""
+"""Runs in a row that show nothing new, after which answers that are remote from the gradients are not varied.
+
+Unless something has been found: then what others could object is heard first.
+"""
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
 """Evaluations after which no more scenarios are tried while none of them has found anything."""
@@ -143,7 +146,7 @@ def _scenarios(
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
     while pending and len(tried) < _MOST_SCENARIOS and waited < (_LONG_PATIENCE if agreement.has_any else _PATIENCE):
-        if without_news >= _MOST_WITHOUT_NEWS and pending[0][0] > 0:
+        if without_news >= _MOST_WITHOUT_NEWS and pending[0][0] > 0 and not agreement.has_any:
             break
         remoteness, _, given, before = heapq.heappop(pending)
         run, took = _complete_run(module, modules, reach, knowledge, root, given)
