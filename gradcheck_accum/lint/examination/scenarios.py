@@ -44,11 +44,6 @@ _MOST_WITH_A_SKIP = 4
 _MOST_SCENARIOS = 16
 _MOST_REMOTE = 3
 """How far from the gradients an answer can be (`control_flow.conditions.decide`)."""
-_MOST_WITHOUT_NEWS = 6
-"""Runs in a row that show nothing new, after which answers that are remote from the gradients are not varied.
-
-Unless something has been found: then what others could object is heard first.
-"""
 _MOST_RESTARTS = 40
 _PATIENCE = 60_000
 """Evaluations after which no more scenarios are tried while none of them has found anything."""
@@ -140,14 +135,9 @@ def _scenarios(
     spent, waited = 0, 0
     """The evaluations of all runs, and those of the complete ones: what a run learns by restarting is learned once."""
     is_thorough = True
-    shown: set[object] = set()
-    """What runs have done to gradients, and what was found in them."""
-    without_news = 0
     places: set[Place] = set()
     """The places that may skip a micro-batch."""
     while pending and len(tried) < _MOST_SCENARIOS and waited < (_LONG_PATIENCE if agreement.has_any else _PATIENCE):
-        if without_news >= _MOST_WITHOUT_NEWS and pending[0][0] > 0 and not agreement.has_any:
-            break
         remoteness, _, given, before = heapq.heappop(pending)
         run, took = _complete_run(module, modules, reach, knowledge, root, given)
         spent += took
@@ -172,7 +162,6 @@ def _scenarios(
         if key in tried:
             continue
         tried.add(key)
-        reported: list[Diagnosis] = []
         if function is None or run.recorder.micro_batch > 0:
             # A function without a loop over data is a piece of somebody else's loop: its ledger says nothing.
             names = knowledge.assumed_steps(run.recorder.relied_on)
@@ -187,11 +176,7 @@ def _scenarios(
             if not thorough and agreement.is_settled(lines):
                 is_thorough = False
                 break
-        events = run.recorder.done()
-        news = events, frozenset((diagnosis.mistake.code, diagnosis.where) for diagnosis in reported)
-        without_news = without_news + 1 if news in shown else 0
-        shown.add(news)
-        done = events, frozenset(run.decisions)
+        done = run.recorder.done(), frozenset(run.decisions)
         if done == before:
             # What changed nothing, and led to no other question, is asked for together with others only after those
             # that might.
