@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
+from gradcheck_accum.sources.code_alone import code_alone
 from gradcheck_accum.sources.regular import read_regular
 
 TYPE_CHECKING = False  # as in `typing`, which takes a third of a bare start of Python to load
@@ -87,6 +88,8 @@ class Source:
     def __init__(self, content: bytes) -> None:
         self.content = content
         self._definitions: dict[bytes, bytes] | None = None
+        self._code: Source | None = None
+        """The same without its comments and strings, once that has been asked for."""
         self._held: dict[tuple[re.Pattern[bytes], str], bool] = {}
         """Cache of searches in the definition of a name or, without one, in the whole module."""
 
@@ -106,6 +109,15 @@ class Source:
         """Whether the functions and classes of these names have such text in them; the whole module without names."""
         everywhere = self._holds(pattern, "")
         return everywhere and (not names or any(self._holds(pattern, name) for name in names))
+
+    def calls(self, pattern: re.Pattern[bytes], names: Iterable[str]) -> bool:
+        """The same of their code alone: what is shown in comments and strings is no call."""
+        names = tuple(names)
+        if not self.holds(pattern, names):
+            return False
+        if self._code is None:
+            self._code = Source(code_alone(self.content))
+        return self._code.holds(pattern, names)
 
     def _holds(self, pattern: re.Pattern[bytes], name: str) -> bool:
         known = self._held.get((pattern, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradcheck_accum.sources import local_imports
+from gradcheck_accum.sources.code_alone import code_alone
 
 TYPE_CHECKING = False  # as in `typing`, which takes a third of a bare start of Python to load
 if TYPE_CHECKING:
@@ -16,14 +17,6 @@ _BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backwar
 _STEP = rb"\.[\s\\]*step[\s\\]*\("
 _TELLS_TO_STEP = rb"\b(?:update_grad|need_update)[\s\\]*=(?!=)"
 """An argument that makes the call that runs backward step as well (timm's scalers): both in one."""
-_NO_CODE = (
-    rb"#[^\r\n]*"
-    rb"|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"
-    rb'|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
-    rb"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'"
-    rb'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
-)
-"""Comments and strings: most calls of backward in libraries are only shown in these."""
 _FROM = rb"from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^()]*)\)|([\w, \t]*))"
 _IMPORT = rb"import[ \t]+(\w+)(?![\w.])"
 
@@ -57,13 +50,13 @@ def may_train_with_others(source: bytes, path: str) -> bool:
         return False
     import re
 
-    if tells and re.search(_TELLS_TO_STEP, re.sub(_NO_CODE, b"", source, flags=re.DOTALL)):
+    if tells and re.search(_TELLS_TO_STEP, code_alone(source)):
         return True
 
     missing = _missing(source)
     if missing and not _may_delegate(source, len(missing)):
         return False
-    code = re.sub(_NO_CODE, b"", source, flags=re.DOTALL)
+    code = code_alone(source)
     missing = _missing(code)
     if not missing:
         return True
@@ -133,7 +126,7 @@ def _has(
         found = local_imports.read(place)
         if found is not None:
             origins = [(name, found.origin_of(name)) for name in names] if passed_on else []
-            return found.holds(call, names) or any(
+            return found.calls(call, names) or any(
                 _has(call, place, *origin, [name], passed_on - 1) for name, origin in origins if origin
             )
     return False

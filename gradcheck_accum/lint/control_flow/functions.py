@@ -16,6 +16,8 @@ from gradcheck_accum.lint.state.values import Symbol
 from gradcheck_accum.lint.syntax import text_of, walk
 
 _DEPTH = 12
+_EVALUATION = 200
+"""Evaluations from which on a function that goes through data of its own, and only reports, is carried out once."""
 _LONG = 1_000
 """Evaluations from which on a function of a training loop that does nothing to gradients may be a report."""
 
@@ -41,9 +43,10 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
             return passed_on
         whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
-    if run.knowledge.skims and node in run.knowledge.reports:
+    knows = run.knowledge
+    if (node in knows.evaluations and run.in_training) or (knows.skims and node in knows.reports):
         return Symbol()
-    spent, recorded, result = run.spent, len(run.recorder.raw), None
+    spent, recorded, result, idle = run.spent, len(run.recorder.raw), None, run.loops.idle
     run.calls.stack.append(node)
     run.calls.frames.append(scope)
     run.no_graphs += without_graphs
@@ -55,9 +58,13 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         run.no_graphs -= without_graphs
         run.calls.frames.pop()
         run.calls.stack.pop()
-    is_long = run.loops.depth > 0 and run.spent - spent > _LONG
-    if is_long and v.may_be_reported(result) and run.recorder.only_shows_since(recorded):
-        run.knowledge.reports.add(node)
+    took = run.spent - spent
+    if run.in_training and took > _EVALUATION and run.recorder.only_shows_since(recorded) and v.may_be_reported(result):
+        if run.loops.idle > idle and not run.reach.acts((node,)):
+            knows.evaluations.add(node)
+            run.calls.evaluated = True
+        if run.loops.depth > 0 and took > _LONG:
+            knows.reports.add(node)
     return result
 
 

@@ -144,7 +144,8 @@ def _scenarios(
             if run is None and shorten():
                 run, took = _complete_run(module, modules, reach, knowledge, root, given)
                 spent += took
-        if run is not None and not tried and spent > _PATIENCE and knowledge.skim():
+        takes_long = spent > _PATIENCE
+        if run is not None and not tried and (run.calls.evaluated or (takes_long and knowledge.skim())):
             run, took = _complete_run(module, modules, reach, knowledge, root, given)
             spent += took
         if run is None:

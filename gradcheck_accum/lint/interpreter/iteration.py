@@ -384,7 +384,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
             if len(counted) > 4 * length:
                 # So many turns show nothing that a few whole windows and the last few turns do not; a loop that can be
                 # left earlier may not come to these.
-                counted = counted[: length if _is_left(loop.body) else run.knowledge.enough_of(len(counted))]
+                counted = counted[: length if is_left(loop.body) else run.knowledge.enough_of(len(counted))]
                 run.recorder.assumed_turns = True
         if run.knowledge.hurries and len(counted) > _FEW_EPOCHS and inner_training_loop(run, loop.body) is not None:
             # What the first epochs leave behind, and what the last one does at its end.
@@ -453,7 +453,7 @@ def _asks_for_a_batch(loop: syntax.For) -> bool:
     return any(isinstance(one, syntax.Call) and bool(GIVES_A_BATCH.fits(last_part(one.func))) for one in assigned)
 
 
-def _is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:
+def is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:
     """Whether nodes of a loop can end it: a break that is not an ``inner`` loop's, or a return."""
     for node in nodes:
         match node:
@@ -465,7 +465,7 @@ def _is_left(nodes: Iterable[syntax.Node], inner: bool = False) -> bool:
             case syntax.FunctionDef() | syntax.ClassDef():
                 continue
             case _:
-                if _is_left(children(node), inner or isinstance(node, (syntax.For, syntax.While))):
+                if is_left(children(node), inner or isinstance(node, (syntax.For, syntax.While))):
                     return True
     return False
 

@@ -26,6 +26,7 @@ from gradcheck_accum.lint.interpreter.iteration import (
 )
 from gradcheck_accum.lint.interpreter.objects import make_class
 from gradcheck_accum.lint.interpreter.skipped_batches import handler_of, keeps_out, leaves_out, skip
+from gradcheck_accum.lint.interpreter.turns import foreseen, turns_of
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, OutOfBudget, Raised, Returned
 from gradcheck_accum.lint.state.state import State
@@ -235,6 +236,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
     try:
+        items = foreseen(run, node, items) if trains else turns_of(run, node, source, items, scope)
         for number, item in enumerate(items):
             run.loops.begin_turn(trains)
             if draws and trains:

@@ -166,6 +166,11 @@ class Facts:
         return frozenset(abs(value) for value in constants if type(value) is int and value)
 
     @property
+    def calls_backward(self) -> bool:
+        """Whether the module calls ``backward`` itself."""
+        return any(name.removeprefix(".") in BACKWARD for name in self.calls[id(self.module)])
+
+    @property
     def renamed(self) -> Iterator[tuple[str, str]]:
         """Imported names with what they are called here, where that is another name."""
         for node in self.imports:

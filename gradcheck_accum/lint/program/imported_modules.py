@@ -31,6 +31,8 @@ _MATTERS = re.compile(
     rb"|\byield\b|DataLoader\s*\(|__len__"  # how many micro-batches there are
 )
 """Is in the text of every function and class that is followed into another module."""
+_BACKWARD = re.compile(rb"backward\s*\(|\b(?:update_grad|need_update)\s*=")
+"""Is in the text of every function and class that runs a backward, or has one run."""
 _WEIGHS = re.compile(
     rb"\*\s*(?:\w+\.)?(?:bs\b|batch_?size\b|\w+\.shape\s*\[\s*0|\w+\.size\s*\(\s*0)|reduction\s*=\s*[\"']sum"
 )
@@ -147,10 +149,41 @@ class _Search:
     known: dict[str, ImportedModule | None] = field(default_factory=dict)
 
     def follow(self, facts: Facts, path: str) -> None:
-        """Look at what the module at ``path`` imports, then at what those import, and so on."""
-        self._look(facts, path)
+        """Look at what the module at ``path`` imports, then at what those import, and so on.
+
+        Unless there is no backward in it, nor in any of what it calls or inherits from: then nothing trains in it.
+        """
+        if facts.calls_backward or any(self._has_backward(one, path) for one in _imports(facts)):
+            self._look(facts, path)
         for module in self.found.all:  # grows while it is looked through: the nearest come first
             self._look(module.facts, module.path)
+
+    def _has_backward(self, one: _Import, path: str, passed_on: int = local_imports.MOST_PASSED_ON) -> bool:
+        """Whether there is a backward in the text of what is imported, wherever it is defined."""
+        for file in local_imports.places(path, one.level, one.module):
+            source = self._read(file) or local_imports.too_large(file)
+            if source is None:
+                continue
+            if source.calls(_BACKWARD, one.names):
+                return True
+            origins = ((name, source.origin_of(name)) for name in one.names) if passed_on else ()
+            for name, origin in origins:
+                if origin is not None:
+                    level, module = origin
+                    passed = replace(one, level=level, module=module, names=frozenset({name}))
+                    if self._has_backward(passed, file, passed_on - 1):
+                        return True
+        return False
+
+    def _read(self, file: str) -> local_imports.Source | None:
+        """A module, if it is there, is not too large and the budget allows it."""
+        if file not in self.sources:
+            if len(self.sources) >= _MOST_READ:
+                self.found.unread[file] = None
+                return None
+            source = self.sources[file] = local_imports.read(file)
+            self.found.read[file] = local_imports.digest(source)
+        return self.sources[file]
 
     def _look(self, facts: Facts, path: str) -> None:
         imports = list(_imports(facts))
@@ -185,14 +218,10 @@ class _Search:
         for file in local_imports.places(path, one.level, one.module):
             if os.path.normpath(file) == os.path.normpath(self.found.path):
                 return None
-            if file not in self.sources:
-                if len(self.sources) >= _MOST_READ:
-                    self.found.unread[file] = None
-                    return None
-                source = self.sources[file] = local_imports.read(file)
-                self.found.read[file] = local_imports.digest(source)
-            source = self.sources[file]
+            source = self._read(file)
             if source is None:
+                if file not in self.sources:
+                    return None
                 large = local_imports.too_large(file)
                 if large is not None and _is_worth_reading(large, one.names):
                     self.found.unread[file] = None

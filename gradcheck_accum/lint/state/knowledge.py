@@ -51,6 +51,8 @@ class Knowledge:
         """Whether runs have needed so much that long reports are not carried out again."""
         self.reports: set[syntax.Node] = set()
         """The functions of training loops that take long and do nothing to gradients."""
+        self.evaluations: set[syntax.Node] = set()
+        """The functions that only report what they find in data of their own: what they give is not known again."""
         self.bounds: set[str] = set()
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._preferred: dict[str, bool] = {}

@@ -26,6 +26,8 @@ class Loops:
     """How many of them are passes over data."""
     guessed: int = 0
     """How many of them, in no training, take a number of turns that the source does not show."""
+    idle: int = 0
+    """How many loops beside a training have begun that do nothing to gradients and go through data of their own."""
     catching: int = 0
     """How many blocks wait for the end of an iterator."""
     turn: int = 0
@@ -99,6 +101,8 @@ class Calls:
     """The call that controls when another module's helper steps: the helper is right whatever it is passed."""
     by: dict[syntax.Node, syntax.Call] = field(default_factory=dict)
     """The last call of each function that this file, or one that is read along, defines."""
+    evaluated: bool = False
+    """Whether one of them has evaluated what is trained, and does not have to again."""
     yielded: list[Any] | None = None
     """What the generator among them has yielded; None while none is carried out."""
 
