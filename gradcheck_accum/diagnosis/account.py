@@ -223,6 +223,16 @@ def interrupted(account: Account) -> set[int]:
     }
 
 
+def lacks_what_was_cleared(account: Account, window: Window) -> bool:
+    """Whether a window is short by what was cleared right before it, over which the counter went on.
+
+    One clearing has lost both: what never reaches a step, and the weight of those that share its count.
+    """
+    cleared = [w for w in account.abandoned if w.index == window.index and w.with_fate(Fate.WIPED)]
+    gone = sum(w.micro_batches for w in cleared)
+    return bool(gone) and (gone + window.micro_batches) % account.steps == 0
+
+
 def scalers(shares: Shares) -> list[Location]:
     """The places that multiplied or divided a window's losses by other than 1, as far as they are known."""
     factors = (f for weight in shares.live for term in weight.entry.backward.terms for f in term.factors)
