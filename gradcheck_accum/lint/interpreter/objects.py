@@ -179,7 +179,7 @@ def attribute(run: State, value: Any, name: str) -> Any:
                 v.Part(
                     f".{name}",
                     Reduction.MEAN,
-                    (Factor(None),) if part.given_divisor else (),
+                    part.factors,
                     part.micro_batch,
                     (part.flow, name),
                     given_divisor=part.given_divisor,
