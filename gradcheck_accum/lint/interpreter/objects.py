@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcheck_accum.ledger.events import Factor, Reduction
+from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.facts import is_left_open
