@@ -71,8 +71,11 @@ def _is_optimizer(run: State, cls: v.Class) -> bool:
     derives = any(
         path.startswith("torch.optim.") and not path.startswith(SCHEDULERS) for path in _library_bases(run, cls)
     )
+    if not derives:
+        return False
     others = [method for name, method in cls.methods.items() if not name.startswith("_") and name != "step"]
-    return derives and not any(run.reach.touches_gradients(method.body) for method in others)
+    acting = [method.name for method in others if run.reach.touches_gradients(method.body)]
+    return all(run.reach.is_part_of(name, "step") for name in acting)
 
 
 def _library_bases(run: State, cls: v.Class) -> list[str]:
