@@ -49,7 +49,8 @@ class Optimizer:
 class Engine:
     """DeepSpeed's engine around a model: it divides losses by ``divisor``, its accumulation steps.
 
-    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since.
+    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since. ``scheduler`` is what
+    it moves with every step of its own, where it was given one.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Engine:
     optimizer: Optimizer
     counted: int = 0
     pending: int = 0
+    scheduler: Scheduler | None = None
 
     @property
     def is_used(self) -> bool:
