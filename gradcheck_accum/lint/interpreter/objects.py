@@ -17,7 +17,7 @@ from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
 from gradcheck_accum.lint.torch_calls.own_networks import held_by
-from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler
+from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler, with_own_schedule
 
 _NO_CALL = syntax.Call(syntax.NOWHERE, None, syntax.Name(syntax.NOWHERE, None, ""), (), ())
 """Stands for the call that makes an object which no call of the source makes."""
@@ -30,7 +30,7 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
     if cls.is_model:
         return new_model(run, node, cls, args, kwargs)
     if _is_optimizer(run, cls):
-        return new_optimizer(run, node, [*args, *kwargs.values()])
+        return with_own_schedule(run, new_optimizer(run, node, [*args, *kwargs.values()]), kwargs)
     if any(path.startswith(SCHEDULERS) for path in _library_bases(run, cls)):
         return own_scheduler(run, cls, args, kwargs)
     instance = v.Instance(cls)

@@ -32,13 +32,14 @@ class Optimizer:
     """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known.
 
     ``engine`` is what steps and clears it, where that is not the loop. ``takes_sums`` says that its learning rate was
-    divided by what a sum grows with.
+    divided by what a sum grows with. ``schedule`` is what it moves with every step, where it plans its rate by itself.
     """
 
     name: str
     sources: frozenset[str] | None = None
     engine: Engine | None = None
     takes_sums: bool = False
+    schedule: Scheduler | None = None
 
     def may_update(self, models: frozenset[str]) -> bool:
         """Whether any of ``models``, by their names, may be one whose parameters it updates."""
