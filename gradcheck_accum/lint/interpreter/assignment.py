@@ -59,7 +59,8 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
             elif isinstance(holder, Tensor) and not isinstance(key, (str, Num)) and _is_scaled(value):
                 # Which of the losses of a dictionary it takes the place of is not known (`for k in losses:`).
                 if not holder.elementwise:
-                    assign(run, target.value, holder.scaled(Factor(None)), scope)
+                    parts = tuple(replace(part, given_divisor=True) for part in holder.scaled(Factor(None)).parts)
+                    assign(run, target.value, replace(holder, parts=parts), scope)
             elif isinstance(key, str):
                 _assign_to_unknown(run, target, holder, key, value)
 

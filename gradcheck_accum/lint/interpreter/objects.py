@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.ledger.events import Factor, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.facts import is_left_open
@@ -82,6 +82,12 @@ def _library_bases(run: State, cls: v.Class) -> list[str]:
     """The dotted names of the classes of a library that a class derives from."""
     bases = (run.evaluate(base, cls.scope) for base in cls.node.bases)
     return [base.path for base in bases if isinstance(base, v.Reference)]
+
+
+def _factors_of_each(part: v.Part) -> tuple[Factor, ...]:
+    """What every item of a call's losses was multiplied by since; the call may have divided any of them before."""
+    since = tuple(factor for factor in part.factors if factor.value is not None)
+    return (Factor(None), *since) if part.given_divisor else since
 
 
 def make_class(run: State, node: syntax.ClassDef, scope: v.Scope) -> v.Class:
@@ -182,7 +188,7 @@ def attribute(run: State, value: Any, name: str) -> Any:
                 v.Part(
                     f".{name}",
                     Reduction.MEAN,
-                    part.factors,
+                    _factors_of_each(part),
                     part.micro_batch,
                     (part.flow, name),
                     given_divisor=part.given_divisor,
