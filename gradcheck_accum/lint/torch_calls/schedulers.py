@@ -57,7 +57,7 @@ def own_scheduler(run: State, cls: v.Class, args: list[Any], kwargs: dict[str, A
 
 
 def with_own_schedule(run: State, optimizer: v.Optimizer, kwargs: dict[str, Any]) -> v.Optimizer:
-    """An optimizer with the schedule that it holds where it is told for how many steps (BertAdam's ``t_total``)."""
+    """An optimizer with the schedule that it holds where it is given its length (BertAdam's ``t_total``)."""
     length = next((kwargs[name] for name in LENGTH_OF_OWN_SCHEDULE if name in kwargs), None)
     if length is not None and optimizer.schedule is None:
         name, since = f"the schedule of {optimizer.name}", run.recorder.micro_batch + 1
