@@ -51,3 +51,15 @@ def test_a_micro_batch_that_is_skipped_though_counted_is_still_said(tmp_path: Pa
     skip = "if count in (1, 9):\n            count += 1\n            continue"
     result = watch_source(SCRIPT.format(K=4, N=8, skip=skip), tmp_path)
     assert {d.mistake.code for d in result.diagnosis} == {"GA303"}
+
+
+def test_what_is_cleared_between_epochs_though_counted_is_one_mistake(tmp_path: Path) -> None:
+    flush = "    optimizer.step()\n    optimizer.zero_grad()\n"
+    source = SCRIPT.format(K=4, N=6, skip="pass").removesuffix(flush) + "    optimizer.zero_grad()\n"
+    result = watch_source(source, tmp_path)
+    # Of each epoch's 6, the counter steps at 4, 8, 12 and 16: those at 5, 6, 17 and 18 are cleared.
+    assert [w.micro_batches for w in result.windows if w.micro_batches] == [4, 2, 4, 4]
+    (found,) = result.diagnosis
+    assert found.mistake.code == "GA301"
+    assert "the next window holds as many fewer" in found.message
+    assert codes_in(source) == ["GA301"]

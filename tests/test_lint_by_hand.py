@@ -316,6 +316,19 @@ class Planned(optim.Optimizer):
                 torch.nn.utils.clip_grad_norm_(p, 1.0)
                 p.data.add_(p.grad.data, alpha=-self.rates()[0])
 
+class Parted(optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            self.move(group)
+
+    def move(self, group):
+        for p in group["params"]:
+            torch.nn.utils.clip_grad_norm_(p, 1.0)
+            p.data.add_(p.grad.data, alpha=-group["lr"])
+
 model = torch.nn.Linear(6, 3)
 updater = {made}
 X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
@@ -334,12 +347,48 @@ for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
         "Wrapped(optim.SGD(model.parameters()))",
         "Wrapped(Signs(model.parameters(), 1))",
         "Planned(model.parameters(), plan)",
+        "Parted(model.parameters(), lr=0.1)",
     ],
 )
 def test_an_optimizer_of_ones_own_steps(made: str) -> None:
     right, wrong = (OWN_OPTIMIZER.format(made=made, scale=scale) for scale in (" / 4", ""))
     assert lint_source(right, "train.py") == []
     assert codes_in(wrong) == ["GA101"]
+
+
+DIVIDES_WHEN_ASKED = """
+import torch
+
+class Steady(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    def step(self, closure=None):
+        {step}
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.add_(p.grad.data, alpha=-group["lr"])
+
+    def divide(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad.div_(4)
+
+model = torch.nn.Linear(6, 3)
+updater = Steady(model.parameters(), 0.1)
+X, Y = torch.randn(32, 6), torch.randint(0, 3, (32,))
+for i, (x, y) in enumerate(zip(X.split(4), Y.split(4))):
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    if i % 4 == 3:
+        {loop}
+        updater.step()
+        updater.zero_grad()
+"""
+
+
+def test_an_optimizer_that_does_more_than_it_steps_when_it_is_asked_to() -> None:
+    assert codes_in(DIVIDES_WHEN_ASKED.format(step="pass", loop="updater.divide()")) == []
+    assert codes_in(DIVIDES_WHEN_ASKED.format(step="self.divide()", loop="updater.divide()")) == []
 
 
 def test_what_moves_weights_by_hand_is_no_clearing_in_the_middle_of_a_window() -> None:

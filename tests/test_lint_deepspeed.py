@@ -114,3 +114,44 @@ def test_a_trainer_with_a_boundary_of_its_own_is_no_engine() -> None:
         "                self.optimizer.zero_grad()\n"
     )
     assert codes_in(source) == ["GA101"]
+
+
+GIVEN_A_SCHEDULER = """\
+import deepspeed
+import torch
+from transformers import get_scheduler
+
+def train(net, rows, args, k, epochs):
+    loader = torch.utils.data.DataLoader(rows, batch_size=4)
+    adam = torch.optim.AdamW(net.parameters())
+    schedule = get_scheduler("linear", optimizer=adam, num_warmup_steps=10, num_training_steps={moves})
+    engine, adam, _, schedule = deepspeed.initialize(model=net, optimizer=adam, config={config}{given})
+    for epoch in range(epochs):
+        for batch in loader:
+            engine.backward(engine(batch).mean())
+            engine.step()
+            {moved}
+"""
+GIVEN = ", lr_scheduler=schedule"
+OF_BATCHES = "epochs * len(loader)"
+STATED = '{"gradient_accumulation_steps": k}'
+OF_SIZES = '{"train_batch_size": args.all, "train_micro_batch_size_per_gpu": 4}'
+
+
+@pytest.mark.parametrize(
+    ("config", "moves", "given", "moved", "found"),
+    [
+        (STATED, OF_BATCHES, GIVEN, "pass", ["GA603"]),
+        (OF_SIZES, OF_BATCHES, GIVEN, "pass", ["GA603"]),
+        (STATED, "epochs * len(loader) // k", GIVEN, "pass", []),
+        (STATED, OF_BATCHES, "", "schedule.step()", []),
+        # An engine that states no K makes a step of every micro-batch.
+        ('{"train_micro_batch_size_per_gpu": 4}', OF_BATCHES, GIVEN, "pass", []),
+        ('{"gradient_accumulation_steps": "auto"}', OF_BATCHES, GIVEN, "pass", []),
+        ("args.config", OF_BATCHES, GIVEN, "pass", []),
+    ],
+)
+def test_an_engine_moves_the_scheduler_that_it_is_given(
+    config: str, moves: str, given: str, moved: str, found: list[str]
+) -> None:
+    assert codes_in(GIVEN_A_SCHEDULER.format(config=config, moves=moves, given=given, moved=moved)) == found

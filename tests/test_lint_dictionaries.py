@@ -163,3 +163,36 @@ def train(rounds, loader, criterion):
                     optimizer.zero_grad()
 """
     assert codes(source) in ([], ["GA103"])
+
+
+LOSSES = """\
+from elsewhere import Terms
+
+def train(net, loader, K):
+    terms = Terms()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i, (x, y) in enumerate(loader):
+        losses = terms(net(x), y)
+        {change}
+        losses["total"].backward()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("losses = {name: loss / K for name, loss in losses.items()}", ["GA103"]),
+        ("losses = {name: losses[name] / K for name in losses}", ["GA103"]),
+        ("losses = {name: loss for name, loss in losses.items()}", ["GA101"]),
+        ("losses = {name: loss.mean() for name, loss in losses.items()}", ["GA101"]),
+        # Which of the losses is written is not known: it may be the one that is used, or not.
+        ("for name in losses: losses[name] = losses[name] / K", []),
+        ("for name, loss in losses.items(): losses[name] = loss / K", []),
+        ("for name, loss in losses.items(): print(name, loss.item())", ["GA101"]),
+    ],
+)
+def test_losses_that_a_call_gives_by_names(change: str, found: list[str]) -> None:
+    assert codes(LOSSES.format(change=change)) == found

@@ -305,6 +305,35 @@ def test_what_is_multiplied_by_k_though_that_undoes_no_division(places: dict[str
     assert ("GA802" in codes(**places)) is flagged
 
 
+WITH_A_SHORT_WINDOW = """\
+def train(model, loader, optimizer, criterion, K):
+    total, windows = 0.0, 0
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / K
+        loss.backward()
+        total += {each}
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+            windows += 1
+            print({shown})
+"""
+
+
+@pytest.mark.parametrize(
+    ("each", "shown", "flagged"),
+    [
+        # What the short window at the end makes of it is another share, and does not speak for the others.
+        ("loss.item() * K", "total / windows", True),
+        ("loss.item() * K", "total / (i + 1)", False),
+        ("loss.item()", "total / windows", False),
+        ("loss.item()", "total / (i + 1)", True),
+    ],
+)
+def test_a_mean_that_is_shown_over_a_short_window_too(each: str, shown: str, flagged: bool) -> None:
+    assert ("GA802" in codes_in(WITH_A_SHORT_WINDOW.format(each=each, shown=shown))) is flagged
+
+
 IGNITE = """\
 from ignite.engine import Engine
 from ignite.metrics import RunningAverage

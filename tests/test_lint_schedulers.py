@@ -317,3 +317,47 @@ def test_a_count_of_steps_that_ends_training_plans_in_steps() -> None:
         "                scheduler.step()\n", "                scheduler.step()\n                done += 1\n"
     )
     assert lint_source(counted.replace("seen >= last", "done >= last"), "train.py") == []
+
+
+PLANS_BY_ITSELF = """\
+import torch
+{made}
+
+def train(net, rows, k, epochs):
+    loader = torch.utils.data.DataLoader(rows, batch_size=4)
+    adam = BertAdam(net.parameters(), lr=1e-3, {told})
+    step = 0
+    for epoch in range(epochs):
+        for x, y in loader:
+            (torch.nn.functional.cross_entropy(net(x), y) / k).backward()
+            step += 1
+            if step % k == 0:
+                adam.step()
+                adam.zero_grad()
+"""
+OF_A_PACKAGE = "from pytorch_pretrained_bert.optimization import BertAdam"
+OF_THE_FILE = """\
+class BertAdam(torch.optim.Optimizer):
+    def __init__(self, params, lr, warmup=-1, t_total=-1):
+        super().__init__(params, dict(lr=lr, warmup=warmup, t_total=t_total))
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data.add_(p.grad.data, alpha=-group["lr"])
+"""
+
+
+@pytest.mark.parametrize("made", [OF_A_PACKAGE, OF_THE_FILE])
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ("t_total=int(len(loader) * epochs)", ["GA603"]),
+        ("t_total=len(loader) * epochs // k", []),
+        ("t_total=int(len(rows) / 4 / k * epochs)", []),
+        ("t_total=-1", []),
+        ("warmup=0.1", []),
+    ],
+)
+def test_an_optimizer_that_plans_its_rate_by_itself(made: str, told: str, found: list[str]) -> None:
+    assert codes_in(PLANS_BY_ITSELF.format(made=made, told=told)) == found

@@ -223,6 +223,21 @@ def interrupted(account: Account) -> set[int]:
     }
 
 
+def lacks_what_was_cleared(account: Account, window: Window) -> bool:
+    """Whether a pass's first window is short by what was cleared of the pass before, over which the counter went on.
+
+    One clearing has lost both: what never reaches a step, and the weight of those that share its count.
+    """
+    own = {entry.epoch for entry in window.fresh()}
+    cleared = [w for w in account.abandoned if w.index == window.index and w.with_fate(Fate.WIPED)]
+    gone = sum(w.micro_batches for w in cleared)
+    before = {entry.epoch for w in cleared for entry in w.entries}
+    if not gone or None in own | before or not own.isdisjoint(before):
+        return False
+    begins = all(account.pass_bounds[epoch][0] == window.index < account.pass_bounds[epoch][1] for epoch in own)
+    return begins and (gone + window.micro_batches) % account.steps == 0
+
+
 def scalers(shares: Shares) -> list[Location]:
     """The places that multiplied or divided a window's losses by other than 1, as far as they are known."""
     factors = (f for weight in shares.live for term in weight.entry.backward.terms for f in term.factors)

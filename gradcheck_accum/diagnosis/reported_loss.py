@@ -42,15 +42,17 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
     accumulation = account.readings.scaled_at(account.windows) | by_name if places else frozenset[Location]()
     full = {e.backward.micro_batch for w in account.full() for e in w.entries} if places else set[int]()
+    shorter = [w for w in (*account.known(), *account.abandoned) if w.micro_batches < account.steps] if places else []
+    short = {e.backward.micro_batch for w in shorter for e in w.entries}
     for (where, shown_at), events in places.items():
         # What a shorter window's losses are divided by is their own number, and may be 1.
         events = [event for event in events if not event.as_read or event.losses[0].micro_batch in full]
         each_kind = [_kind(account, event, accumulation, scaled[event.backward]) for event in events]
-        # One micro-batch's loss may be a sum that is still growing.
+        # One micro-batch's loss may be a sum that is still growing, and of a shorter window's another share is shown.
         kinds = {
             kind
             for kind, event in zip(each_kind, events, strict=True)
-            if kind or len(event.losses) > 1 or event.as_read
+            if kind or ((len(event.losses) > 1 or event.as_read) and not _holds_of(short, event))
         }
         kind = kinds.pop() if len(kinds) == 1 else None
         if kind is None:
@@ -90,6 +92,11 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
             )
             advice = "add up the loss of every micro-batch, before it is divided for accumulation"
         yield diagnosis("GA802", where, said, advice)
+
+
+def _holds_of(micro_batches: Collection[int], event: LossShown) -> bool:
+    """Whether the loss of any of some micro-batches is in what is shown."""
+    return any(loss.micro_batch in micro_batches for loss in event.losses)
 
 
 def _all_times_steps(event: LossShown) -> bool:

@@ -12,6 +12,7 @@ from gradcheck_accum.diagnosis.account import (
     diagnosis,
     holds_remainders_alone,
     interrupted,
+    lacks_what_was_cleared,
     opens_short,
     plural,
     scalers,
@@ -53,6 +54,9 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
                 continue
             if window.index in exceptions:
                 # What was cleared is missing too, and is reported with it.
+                continue
+            if account.ledger.trace.complete and lacks_what_was_cleared(account, window):
+                # So it is where the clearing came between two passes (GA301).
                 continue
             off_by_one = opens_short(account) and not _closes_pass(account, window)
             if off_by_one and not account.ledger.skipped(window):

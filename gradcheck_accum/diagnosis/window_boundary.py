@@ -11,6 +11,7 @@ from gradcheck_accum.diagnosis.account import (
     Shares,
     diagnosis,
     holds_remainders_alone,
+    lacks_what_was_cleared,
     opens_long,
     opens_short,
     plural,
@@ -86,6 +87,8 @@ def _leaks(account: Account, window: Window, loses: bool) -> str:
 def _never_reaches(account: Account, window: Window) -> str:
     """In words, that the last micro-batches of an epoch are lost."""
     how = "left over when the loop ends" if window.entries[-1].fate is Fate.LEFT else "cleared before any step"
+    counted = any(w.index == window.index and lacks_what_was_cleared(account, w) for w in account.windows)
+    how += " but still counted (the next window holds as many fewer)" if counted else ""
     condition = if_any_is_left_over(account)
     if condition:
         return (

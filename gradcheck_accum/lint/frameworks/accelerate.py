@@ -14,6 +14,7 @@ from gradcheck_accum.lint.state.values import Num, Symbol
 from gradcheck_accum.lint.torch_calls.arithmetic import scaled
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradients import as_loss, clip, record_backward
+from gradcheck_accum.lint.torch_calls.losses import is_divided_for_accumulation
 from gradcheck_accum.lint.torch_calls.schedulers import prepared
 
 _DECIDES_ELSEWHERE = frozenset({"deepspeed_plugin"})
@@ -77,7 +78,9 @@ def framework_method(
     """What a method of such an object does."""
     if name == "backward" and args:
         loss, divisor = as_loss(run, args[0]), run.resolve(base.divisor)
-        if not (isinstance(divisor, Num) and divisor.value == 1):
+        # What a caller has set, if anything, is unknown. Where the loop divides by K itself, nothing need be.
+        is_left_to_the_loop = not isinstance(divisor, Num) and is_divided_for_accumulation(loss)
+        if not is_left_to_the_loop and not (isinstance(divisor, Num) and divisor.value == 1):
             loss = scaled(run, loss, divisor, Operation.DIVIDE)
         record_backward(run, node, loss, weighted=len(args) > 1 or bool(kwargs))
         return None

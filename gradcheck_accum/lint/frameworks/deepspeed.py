@@ -1,8 +1,9 @@
 """DeepSpeed's engine: it divides the loss by K, its accumulation steps, and updates the weights at every K-th step.
 
 As `deepspeed.DeepSpeedEngine` does it (read in 0.19): ``backward`` divides by ``gradient_accumulation_steps``; ``step``
-counts micro-batches over the ends of epochs, and at the K-th updates the weights and clears the gradients. Where the
-gradients are kept meanwhile depends on the ZeRO stage, so that whatever else is done to them is not known.
+counts micro-batches over the ends of epochs, and at the K-th updates the weights, moves the scheduler that it was
+given, and clears the gradients. Where the gradients are kept meanwhile depends on the ZeRO stage, so that whatever else
+is done to them is not known.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.arithmetic import scaled
 from gradcheck_accum.lint.torch_calls.gradients import as_loss, record_backward, record_step
+from gradcheck_accum.lint.torch_calls.schedulers import move
 
 _STEPS = "gradient_accumulation_steps"
+_SIZES = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu"})
 _UNFOLLOWED = frozenset({"no_sync", "coalesce_grad_reduction", "set_gradient_accumulation_boundary", "train_batch"})
 _TELLING = ASKED_OF_OPTIMIZERS | PARAMETERS | _UNFOLLOWED | {"backward", ENGINE_BOUNDARY, _STEPS}
 
@@ -28,9 +31,14 @@ _TELLING = ASKED_OF_OPTIMIZERS | PARAMETERS | _UNFOLLOWED | {"backward", ENGINE_
 def initialized(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What ``deepspeed.initialize`` returns: the engine, its optimizer, a loader and a scheduler."""
     name = f"{text_of(node.func)} ({node.where.line}:{node.where.column - 1})"
-    engine = _new_engine(run, name, kwargs.get("config", kwargs.get("config_params")))
+    config = kwargs.get("config", kwargs.get("config_params"))
+    engine = _new_engine(run, name, config)
     data = kwargs.get("training_data", args[4] if len(args) > 4 else None)
-    return (engine, engine.optimizer, UNKNOWN if data is None else v.Loader(), UNKNOWN)
+    scheduler = kwargs.get("lr_scheduler", args[5] if len(args) > 5 else None)
+    if isinstance(scheduler, v.Scheduler) and _accumulates(config):
+        engine.scheduler = scheduler
+    given_back = UNKNOWN if engine.scheduler is None else scheduler
+    return (engine, engine.optimizer, UNKNOWN if data is None else v.Loader(), given_back)
 
 
 def as_engine(run: State, node: syntax.Call, value: Any) -> v.Engine | None:
@@ -57,6 +65,14 @@ def _divisor(config: Any, name: str) -> Any:
         stated = config.member(_STEPS)
     known = isinstance(stated, Num) or (isinstance(stated, Symbol) and bool(stated.name))
     return stated if known else Symbol(f"{name}.{_STEPS}()")
+
+
+def _accumulates(config: Any) -> bool:
+    """Whether a configuration states K: by its name, or by both sizes of batches that it follows from.
+
+    Without them it is 1, and what a configuration says that is not shown is not known.
+    """
+    return isinstance(config, dict) and (isinstance(config.get(_STEPS), (Num, Symbol)) or config.keys() >= _SIZES)
 
 
 def engine_method(
@@ -110,6 +126,8 @@ def _step(run: State, node: syntax.Call, engine: v.Engine) -> None:
     engine.counted += 1
     if engine.counted % steps == 0:
         record_step(run, node, engine.optimizer)
+        if engine.scheduler is not None:
+            move(run, node, engine.scheduler, [], {})
         run.recorder.zero(node, engine.optimizer)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradcheck_accum.ledger.events import Factor
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.frameworks import self_counting
 from gradcheck_accum.lint.program.torch_names import SYNC_SWITCH
@@ -55,8 +56,18 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
                 assign(run, target.value, replace(holder, ignored=ignored, is_blank=are_counted_places(key)), scope)
             elif isinstance(holder, v.Data) and isinstance(key, str) and v.may_divide_by_steps(value):
                 assign(run, target.value, replace(holder, tells_steps=True), scope)
+            elif isinstance(holder, Tensor) and not isinstance(key, (str, Num)) and _is_scaled(value):
+                # Which of the losses of a dictionary it takes the place of is not known (`for k in losses:`).
+                if not holder.elementwise:
+                    parts = tuple(replace(part, given_divisor=True) for part in holder.scaled(Factor(None)).parts)
+                    assign(run, target.value, replace(holder, parts=parts), scope)
             elif isinstance(key, str):
                 _assign_to_unknown(run, target, holder, key, value)
+
+
+def _is_scaled(value: Any) -> bool:
+    """Whether a value is a loss that was multiplied or divided by something."""
+    return isinstance(value, Tensor) and any(part.factors for part in value.parts)
 
 
 def _write_part(run: State, target: syntax.Subscript, holder: Any, value: Tensor, scope: v.Scope) -> None:

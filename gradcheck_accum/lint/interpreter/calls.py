@@ -60,7 +60,7 @@ from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of
 from gradcheck_accum.lint.torch_calls.metrics import read, shown_by_call
 from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
-from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler
+from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler, with_own_schedule
 from gradcheck_accum.lint.torch_calls.stepping_callables import makes_it_step
 from gradcheck_accum.lint.torch_calls.weight_averages import new_average, note_update
 
@@ -280,7 +280,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         return average
     if tail in OPTIMIZERS or (path.startswith("torch.optim.") and tail[:1].isupper() and "sched" not in path):
         rate = kwargs.get("lr", args[1] if len(args) > 1 else None)
-        optimizer = new_optimizer(run, node, all_arguments(args, kwargs), rate)
+        optimizer = with_own_schedule(run, new_optimizer(run, node, all_arguments(args, kwargs), rate), kwargs)
         if run.loops.depth:
             run.recorder.renew(node, optimizer)
         return optimizer
@@ -403,7 +403,7 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     has_optimizer = any(as_optimizer(run, value) is not None for value in given)
     makes_optimizer = looks_like_optimizer(tail) and not names.SETTINGS.fits(tail)
     if makes_optimizer and not (run.in_training and has_optimizer and tail[:1].islower()):
-        return new_optimizer(run, node, given)
+        return with_own_schedule(run, new_optimizer(run, node, given), kwargs)
     if run.in_training and ((acts and (has_optimizer or inherited)) or names.CHANGES_GRADIENTS.fits(tail)):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
     if _draws_a_batch(run, tail or call_name(node), given):

@@ -125,6 +125,11 @@ def dict_comprehension(run: State, node: syntax.DictComp, scope: v.Scope) -> Any
         return v.Data(v.rows_in(source))
     items = None if others else items_of(run, source, limit=v.LONGEST_LIST)
     inner = v.Scope(outer=scope)
+    if isinstance(source, Tensor) and not others:
+        # The losses that a call gave in a dictionary: what is made of each is one of as many.
+        assign(run, generator.target, source, inner)
+        of_each = run.evaluate(node.value, inner)
+        return of_each if isinstance(of_each, Tensor) else UNKNOWN
     if items is None:
         cut = _cut(node.value)
         if others or cut is None or not run.loops.depth:

@@ -17,7 +17,7 @@ from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
 from gradcheck_accum.lint.torch_calls.own_networks import held_by
-from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler
+from gradcheck_accum.lint.torch_calls.schedulers import own_scheduler, with_own_schedule
 
 _NO_CALL = syntax.Call(syntax.NOWHERE, None, syntax.Name(syntax.NOWHERE, None, ""), (), ())
 """Stands for the call that makes an object which no call of the source makes."""
@@ -30,7 +30,7 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
     if cls.is_model:
         return new_model(run, node, cls, args, kwargs)
     if _is_optimizer(run, cls):
-        return new_optimizer(run, node, [*args, *kwargs.values()])
+        return with_own_schedule(run, new_optimizer(run, node, [*args, *kwargs.values()]), kwargs)
     if any(path.startswith(SCHEDULERS) for path in _library_bases(run, cls)):
         return own_scheduler(run, cls, args, kwargs)
     instance = v.Instance(cls)
@@ -71,14 +71,23 @@ def _is_optimizer(run: State, cls: v.Class) -> bool:
     derives = any(
         path.startswith("torch.optim.") and not path.startswith(SCHEDULERS) for path in _library_bases(run, cls)
     )
+    if not derives:
+        return False
     others = [method for name, method in cls.methods.items() if not name.startswith("_") and name != "step"]
-    return derives and not any(run.reach.touches_gradients(method.body) for method in others)
+    acting = [method.name for method in others if run.reach.touches_gradients(method.body)]
+    return all(run.reach.is_part_of(name, "step") for name in acting)
 
 
 def _library_bases(run: State, cls: v.Class) -> list[str]:
     """The dotted names of the classes of a library that a class derives from."""
     bases = (run.evaluate(base, cls.scope) for base in cls.node.bases)
     return [base.path for base in bases if isinstance(base, v.Reference)]
+
+
+def _factors_of_each(part: v.Part) -> tuple[Factor, ...]:
+    """What every item of a call's losses was multiplied by since; the call may have divided any of them before."""
+    since = tuple(factor for factor in part.factors if factor.value is not None)
+    return (Factor(None), *since) if part.given_divisor else since
 
 
 def make_class(run: State, node: syntax.ClassDef, scope: v.Scope) -> v.Class:
@@ -181,7 +190,7 @@ def attribute(run: State, value: Any, name: str) -> Any:
                 v.Part(
                     f".{name}",
                     Reduction.MEAN,
-                    (Factor(None),) if part.given_divisor else (),
+                    _factors_of_each(part),
                     part.micro_batch,
                     (part.flow, name),
                     given_divisor=part.given_divisor,

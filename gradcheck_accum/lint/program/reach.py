@@ -215,6 +215,17 @@ class Reach:
     def _to_touching(self) -> frozenset[str]:
         return _closure(_either(TOUCH_GRADIENTS), self._callers())
 
+    def is_part_of(self, method: str, caller: str) -> bool:
+        """Whether nothing calls a method but methods of one name: it is a part of them (``step`` and what it needs)."""
+        called = f".{method}"
+        in_functions = {name for name, several in self._functions.items() if self._call(called, several)}
+        defines = (syntax.FunctionDef, syntax.ClassDef)
+        others = [s for facts in self._facts for s in facts.module.body if not isinstance(s, defines)]
+        return in_functions == {f".{caller}"} and not self._call(called, others)
+
+    def _call(self, name: str, nodes: Iterable[syntax.Node]) -> bool:
+        return any(name in self._calls[id(node)] for node in nodes)
+
     @cached_property
     def unwritten_number(self) -> int:
         """A number that no number of the source can be taken for: the first prime from 7 on that divides none."""

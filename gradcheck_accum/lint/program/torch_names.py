@@ -231,8 +231,8 @@ PROGRESS_BARS = Names("goes over what it is given and shows how far it is", STAT
 OPTIMIZERS = Names(
     "an optimizer's class, whichever library has it",
     STATES,
-    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "Lamb", "LBFGS", "Lion", "Muon", "NAdam"),
-    *("RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "BertAdam", "Lamb", "LBFGS", "Lion"),
+    *("Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
 WRAPPERS = Names(
     "gives the model that it is given, in another form",
@@ -283,6 +283,9 @@ NAMES_OF_LENGTH = Names(
     STATES,
     *(place[0] for place in HORIZONS.values()),
     *("num_train_steps", "total_training_steps", "training_steps", "max_steps", "max_iters", "total_iter"),
+)
+LENGTH_OF_OWN_SCHEDULE = Names(
+    "says for how many steps an optimizer plans its learning rate by itself", STATES, "t_total"
 )
 SCHEDULERS = "torch.optim.lr_scheduler."
 """How the paths of PyTorch's schedulers begin."""

@@ -66,6 +66,8 @@ def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_s
         counted_by = WindowBound(None, parts=run.loops.parts)
     steps, place = stated.pop() if len(stated) == 1 else None, run.calls.called_at or node
     run.recorder.step(place, optimizer, steps, counted_by, through_scaler)
+    if optimizer.schedule is not None:
+        move(run, place, optimizer.schedule, [], {})
     if run.recorder.lost_track:
         raise Doubted
 

@@ -39,7 +39,10 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
     name = text_of(node.func)[:60]
     # What nothing is known of may be what the loss is divided by.
     hidden = any(
-        v.carries_steps(value) or _is_scaled_loss(value) or _is_unknown(value) or _is_counted_before(run, value)
+        v.carries_steps(value)
+        or is_divided_for_accumulation(value)
+        or _is_unknown(value)
+        or _is_counted_before(run, value)
         for value in given
     )
     beyond = v.reach_beyond(given)
@@ -57,7 +60,7 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
     return Tensor((part,), models | v.models_in(given), scaled, cut_off=v.cut_off_in(given), reaches_beyond=beyond)
 
 
-def _is_scaled_loss(value: Any) -> bool:
+def is_divided_for_accumulation(value: Any) -> bool:
     """Whether a value is a loss that has been divided for accumulation already: what a call makes of it may be too."""
     return isinstance(value, Tensor) and any(
         factor.purpose is Purpose.ACCUMULATION for part in value.parts for factor in part.factors

@@ -10,6 +10,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.torch_names import (
     HAVE_SCHEDULERS,
     HORIZONS,
+    LENGTH_OF_OWN_SCHEDULE,
     NAMES_OF_LENGTH,
     PREPARES_ONE,
     SCHEDULERS,
@@ -53,6 +54,15 @@ def own_scheduler(run: State, cls: v.Class, args: list[Any], kwargs: dict[str, A
     given = dict(zip(parameters, args, strict=False)) | kwargs
     lengths = [given[name] for name in NAMES_OF_LENGTH if name in given]
     return replace(scheduler, horizon=lengths[0]) if lengths else scheduler
+
+
+def with_own_schedule(run: State, optimizer: v.Optimizer, kwargs: dict[str, Any]) -> v.Optimizer:
+    """An optimizer with the schedule that it holds where it is given its length (BertAdam's ``t_total``)."""
+    length = next((kwargs[name] for name in LENGTH_OF_OWN_SCHEDULE if name in kwargs), None)
+    if length is not None and optimizer.schedule is None:
+        name, since = f"the schedule of {optimizer.name}", run.recorder.micro_batch + 1
+        optimizer.schedule = v.Scheduler(name, since, optimizer, length)
+    return optimizer
 
 
 def move(run: State, node: syntax.Node, scheduler: v.Scheduler, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -32,13 +32,14 @@ class Optimizer:
     """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known.
 
     ``engine`` is what steps and clears it, where that is not the loop. ``takes_sums`` says that its learning rate was
-    divided by what a sum grows with.
+    divided by what a sum grows with. ``schedule`` is what it moves with every step, where it plans its rate by itself.
     """
 
     name: str
     sources: frozenset[str] | None = None
     engine: Engine | None = None
     takes_sums: bool = False
+    schedule: Scheduler | None = None
 
     def may_update(self, models: frozenset[str]) -> bool:
         """Whether any of ``models``, by their names, may be one whose parameters it updates."""
@@ -49,7 +50,8 @@ class Optimizer:
 class Engine:
     """DeepSpeed's engine around a model: it divides losses by ``divisor``, its accumulation steps.
 
-    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since.
+    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since. ``scheduler`` is what
+    it moves with every step of its own, where it was given one.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Engine:
     optimizer: Optimizer
     counted: int = 0
     pending: int = 0
+    scheduler: Scheduler | None = None
 
     @property
     def is_used(self) -> bool:
