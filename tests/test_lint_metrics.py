@@ -461,6 +461,8 @@ def train(model, loader, optimizer, criterion, K, mix):
     [
         ("meter.update(loss.item(), y.size(0))", "avg", True),
         ("meter.update(loss.item())", "avg", True),
+        # A library's meter may keep the loss without its graph, or with it.
+        ("meter.add(loss)", "avg", True),
         ("meter.update(loss.item() * K, y.size(0))", "avg", False),
         ("meter.update(loss.item(), y.size(0))", "count", False),
         ("meter.update(y.size(0)); own.update(loss.item())", "avg", False),

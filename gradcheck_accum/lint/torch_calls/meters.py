@@ -14,8 +14,8 @@ class AverageMeter:
         self.val, self.avg, self.sum, self.count = 0, 0, 0, 0
 
     def update(self, val, n=1):
-        self.val = val
-        self.sum += val * n
+        self.val = float(val)
+        self.sum += self.val * n
         self.count += n
         self.avg = self.sum / self.count
 
@@ -25,7 +25,10 @@ class AverageMeter:
     def compute(self):
         return self.avg
 """
-"""What all of them do, in the words of Python: they are carried out as a class of the file itself would be."""
+"""What all of them do, in the words of Python: they are carried out as a class of the file itself would be.
+
+Whether one keeps the graph of a loss that it is given is its library's own matter: none does here.
+"""
 
 
 @lru_cache(maxsize=1)
