@@ -476,6 +476,22 @@ def test_meters_of_libraries_keep_means(keep: str, shown: str, expected: bool) -
 
 
 @pytest.mark.parametrize(
+    ("keep", "text", "expected"),
+    [
+        ("meter.update(loss.item())", "'loss {m.avg:.3f}'.format(m=meter)", True),
+        ("meter.update(loss.item())", "'loss {0.val:.3f} of {1}'.format(meter, i)", True),
+        ("meter.update(loss.item())", "'{} {.avg}'.format(i, meter)", True),
+        ("meter.update(loss.item())", "'{} batches, {m.count}'.format(i, m=meter)", False),
+        ("meter.update(loss.item() * K)", "'loss {m.avg:.3f}'.format(m=meter)", False),
+        ("meter.update(loss.item())", "'{m.avg'.format(m=meter)", False),
+    ],
+)
+def test_meters_that_a_text_is_formatted_with(keep: str, text: str, expected: bool) -> None:
+    found = codes_in(METER.format(keep=keep, shown="name").replace('f"{meter.name:.3f}"', text))
+    assert ("GA802" in found) is expected
+
+
+@pytest.mark.parametrize(
     ("places", "flagged"),
     [
         # As a tensor it is the same number, with its graph and without.

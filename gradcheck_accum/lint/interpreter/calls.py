@@ -57,7 +57,7 @@ from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
 from gradcheck_accum.lint.torch_calls.losses import IGNORED, all_arguments, computation, loss
 from gradcheck_accum.lint.torch_calls.masks import is_left_out, pads_to_the_longest
 from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of_value
-from gradcheck_accum.lint.torch_calls.metrics import read, shown_by_call
+from gradcheck_accum.lint.torch_calls.metrics import fields_of_text, read, shown_by_call
 from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler, with_own_schedule
@@ -90,7 +90,8 @@ def call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
         framework = as_framework(base)
         if framework is not None:
             return framework_method(run, node, framework, node.func.attr, args, kwargs)
-        shown_by_call(run, node, base, all_arguments(args, kwargs))
+        fields = fields_of_text(base, args, kwargs) if isinstance(base, str) and node.func.attr == "format" else ()
+        shown_by_call(run, node, base, [*all_arguments(args, kwargs), *fields])
         if isinstance(base, v.Measured) or (isinstance(base, v.Gradient) and node.func.attr in MEASURES):
             return v.MEASURED
         if method is not None and not _defines(base, node.func.attr):

@@ -27,7 +27,7 @@ class Loops:
     guessed: int = 0
     """How many of them, in no training, take a number of turns that the source does not show."""
     idle: int = 0
-    """How many loops beside a training have begun that do nothing to gradients and go through data of their own."""
+    """How many loops next to a training have begun that do nothing to gradients and go through data of their own."""
     catching: int = 0
     """How many blocks wait for the end of an iterator."""
     turn: int = 0

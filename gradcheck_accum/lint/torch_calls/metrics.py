@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from string import Formatter
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Purpose
@@ -83,6 +84,19 @@ def mean(run: State, values: list[Any], *, divides: bool = True) -> Any:
             return UNKNOWN
         total = combined(run, Operator.ADD, total, figure)
     return combined(run, Operator.DIV, total, Num(len(values))) if divides and isinstance(total, Figure) else total
+
+
+def fields_of_text(text: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The attributes of objects that a text is formatted with: of ``"{loss.avg}".format(loss=meter)`` the average."""
+    try:
+        named = [(field or "").partition(".") for _, field, _, _ in Formatter().parse(text)]
+    except ValueError:
+        return
+    for position, (name, _, attribute) in enumerate(named):
+        number = int(name) if name.isdigit() else position
+        given = kwargs.get(name, args[number] if number < len(args) and (name.isdigit() or not name) else None)
+        if isinstance(given, v.Instance) and attribute in given.attributes:
+            yield given.attributes[attribute]
 
 
 def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
