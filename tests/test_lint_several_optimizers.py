@@ -371,3 +371,26 @@ def train(loader, criterion, K):
             optimizer.zero_grad()
 """
     assert codes(source) == []
+
+
+ALONE = """\
+import torch
+import torch.nn.functional as F
+
+def train(made, judge, loader, K):
+    a, b = torch.optim.Adam(judge.parameters()), torch.optim.Adam(made.parameters())
+    own, others = list(judge.parameters()), list(made.parameters())
+    for n, x in enumerate(loader, start=1):
+        fake = made(torch.randn(4, 3))
+        (F.softplus(-judge(x) + judge(fake.detach())).mean() / K).backward({of_judge})
+        (F.softplus(-judge(fake)).mean() / K).backward({of_made})
+        if n % K == 0 or n == len(loader):
+            a.step(); b.step(); a.zero_grad(); b.zero_grad()
+"""
+
+
+def test_a_backward_for_some_weights_fills_no_others() -> None:
+    alone = ALONE.format(of_judge="inputs=own", of_made="inputs=others")
+    assert "GA204" not in codes(alone)
+    assert "GA204" in codes(ALONE.format(of_judge="inputs=own", of_made=""))
+    assert codes(ALONE.format(of_judge="inputs=own", of_made="inputs=own")) != codes(alone)

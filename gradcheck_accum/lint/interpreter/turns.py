@@ -59,7 +59,7 @@ def turns_of(run: State, loop: syntax.For, source: Any, items: Iterable[Any], sc
 
 
 def _is_idle(run: State, loop: syntax.For, source: Any) -> bool:
-    """Whether a loop next to a training takes a number of turns that is guessed, and none does anything to gradients."""
+    """Whether a loop next to a training takes a guessed number of turns, and none does anything to gradients."""
     if not run.in_training or run.calls.yielded is not None or run.reach.acts(loop.body):
         return False
     if run.reach.takes_next(loop.body) and not _takes_of_its_own(run):

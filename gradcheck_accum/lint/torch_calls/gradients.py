@@ -13,6 +13,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Doubted
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Symbol, Tensor
+from gradcheck_accum.lint.state.values.copies import changed
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.models import sources_of
@@ -22,6 +23,7 @@ from gradcheck_accum.lint.torch_calls.optimizers import (
     may_take_sums,
     optimizer_called_on,
     optimizer_given,
+    sources_in,
 )
 from gradcheck_accum.lint.torch_calls.retained_graphs import count_held_graphs
 from gradcheck_accum.lint.torch_calls.schedulers import move
@@ -99,6 +101,14 @@ def backward(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: 
         run.recorder.opaque(node, "a backward of an engine's loss that does not go through the engine")
         return None
     gradient = args[:1] + [kwargs[k] for k in ("gradient", "grad_tensors") if k in kwargs]
+    inputs = kwargs.get("inputs")
+    if inputs is not None:
+        sources = sources_in(inputs)
+        if sources is None:
+            run.recorder.opaque(node, "a backward for some weights alone")
+            return None
+        loss = as_loss(run, base)
+        base = changed(loss, models=loss.models & sources)
     record_backward(run, node, base, weighted=any(g is not None for g in gradient))
     return None
 
