@@ -481,6 +481,7 @@ def test_meters_of_libraries_keep_means(keep: str, shown: str, expected: bool) -
         ("meter.update(loss.item())", "'loss {m.avg:.3f}'.format(m=meter)", True),
         ("meter.update(loss.item())", "'loss {0.val:.3f} of {1}'.format(meter, i)", True),
         ("meter.update(loss.item())", "'{} {.avg}'.format(i, meter)", True),
+        ("meter.update(loss.item())", "'loss {m.val:f} (mean {m.avg:f})'.format(m=meter)", True),
         ("meter.update(loss.item())", "'{} batches, {m.count}'.format(i, m=meter)", False),
         ("meter.update(loss.item() * K)", "'loss {m.avg:.3f}'.format(m=meter)", False),
         ("meter.update(loss.item())", "'{m.avg'.format(m=meter)", False),

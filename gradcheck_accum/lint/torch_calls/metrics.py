@@ -87,7 +87,11 @@ def mean(run: State, values: list[Any], *, divides: bool = True) -> Any:
 
 
 def fields_of_text(text: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The attributes of objects that a text is formatted with: of ``"{loss.avg}".format(loss=meter)`` the average."""
+    """The attributes of objects that a text is formatted with: of ``"{loss.avg}".format(loss=meter)`` the average.
+
+    Of several of one object, only that over the most losses: the latest loss is in their mean.
+    """
+    found: dict[int, Any] = {}
     try:
         named = [(field or "").partition(".") for _, field, _, _ in Formatter().parse(text)]
     except ValueError:
@@ -96,7 +100,14 @@ def fields_of_text(text: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         number = int(name) if name.isdigit() else position
         given = kwargs.get(name, args[number] if number < len(args) and (name.isdigit() or not name) else None)
         if isinstance(given, v.Instance) and attribute in given.attributes:
-            yield given.attributes[attribute]
+            value, before = given.attributes[attribute], found.get(id(given))
+            if _losses_in(value) >= _losses_in(before):
+                found[id(given)] = value
+    yield from found.values()
+
+
+def _losses_in(value: Any) -> int:
+    return len(value.parts) if isinstance(value, (Figure, Tensor)) else 0
 
 
 def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
