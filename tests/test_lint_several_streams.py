@@ -89,3 +89,36 @@ def test_one_batch_from_each_of_several_iterators_is_no_accumulation(source: str
 )
 def test_several_batches_of_one_iterator_and_those_that_are_counted_are_accumulated(source: str) -> None:
     assert codes_in(HEAD + source) == ["GA101"]
+
+
+UNTIL_NOTHING = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn({rows}, 6)), batch_size=3)
+net = torch.nn.Linear(6, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+stream, pending = iter(loader), 0
+{begin}
+    (net(batch[0]).square().mean() / 4).backward()
+    pending += 1
+    if pending == 4:
+        opt.step()
+        opt.zero_grad()
+        pending = 0
+    {advance}
+{end}
+"""
+AHEAD = {"begin": "batch = next(stream, None)\nwhile batch is not None:", "advance": "batch = next(stream, None)"}
+NAMED = {"begin": "while (batch := next(stream, None)) is not None:", "advance": "pass"}
+FLUSH = "if pending: opt.step()"
+
+
+@pytest.mark.parametrize("parts", [AHEAD, NAMED], ids=["ahead", "named"])
+@pytest.mark.parametrize(
+    ("rows", "end", "expected"), [(36, "", []), (39, "", ["GA301"]), (39, FLUSH, ["GA103"]), (36, FLUSH, [])]
+)
+def test_an_iterator_that_gives_something_else_when_it_has_ended(
+    parts: dict[str, str], rows: int, end: str, expected: list[str]
+) -> None:
+    assert codes_in(UNTIL_NOTHING.format(rows=rows, end=end, **parts)) == expected

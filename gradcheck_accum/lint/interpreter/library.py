@@ -24,6 +24,7 @@ from gradcheck_accum.lint.interpreter.samples import (
 from gradcheck_accum.lint.program.torch_names import CUTS, DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
+from gradcheck_accum.lint.state.control import Exhausted
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import Operator, text_of
@@ -81,7 +82,15 @@ def _iter(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _next(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return draw_from(run, args[0]) if args else Symbol()
+    if len(args) < 2:
+        return draw_from(run, args[0]) if args else Symbol()
+    run.loops.catching += 1
+    try:
+        return draw_from(run, args[0])
+    except Exhausted:
+        return args[1]
+    finally:
+        run.loops.catching -= 1
 
 
 def _first(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
