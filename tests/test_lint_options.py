@@ -321,3 +321,37 @@ for epoch in range(2):
 def test_defaults_that_leave_a_short_window_do_not_hide_its_scale(rows: str, codes: list[str]) -> None:
     """As it is written a sum is divided by a number of no known origin, which says nothing against the setting."""
     assert codes_in(BY_ROWS_OF_A_WINDOW.format(rows=rows)) == codes
+
+
+TRAINED_ON_REQUEST = """\
+import argparse
+import torch
+from my_data import get_loader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default={epochs})
+parser.add_argument("--accum", type=int, default=4)
+args = parser.parse_args()
+loader = {loader}
+net = torch.nn.Linear(6, 6)
+opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+opt.zero_grad()
+for epoch in range(args.epochs):
+    for i, x in enumerate(loader):
+        ((net(x) - x).pow(2).mean() / args.accum).backward()
+        if (i + 1) % args.accum == 0:
+            opt.step()
+            opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("epochs", "loader", "codes"),
+    [
+        (0, "get_loader(args)", ["GA301"]),
+        (2, "get_loader(args)", ["GA301"]),
+        (2, "torch.randn(96, 6).split(4)", []),
+    ],
+)
+def test_defaults_with_which_nothing_is_trained_refute_nothing(epochs: int, loader: str, codes: list[str]) -> None:
+    assert codes_in(TRAINED_ON_REQUEST.format(epochs=epochs, loader=loader)) == codes

@@ -244,8 +244,9 @@ def _refuted(
         readings = read_weights(ledger := fold(trace))
         written = Scenario(run.decisions, ledger, tuple(diagnose(ledger, readings)), readings)
         shown = {(d.mistake.code, d.where.line) for d in written.diagnoses}
-        # A step for a remainder that is not there does not run as it is written.
-        lines = written.lines if written.has_short_windows else written.lines | scenario.lines
+        # A step for a remainder that is not there does not run as it is written. Where none runs, that shows nothing.
+        is_whole = not written.has_short_windows and any(window.step is not None for window in ledger.windows)
+        lines = written.lines | scenario.lines if is_whole else written.lines
         silent = {one for one in reported if written.has_short_windows and one[0] in written.silent_of_scales(one[1])}
         reported = {one for one in reported - silent if one[1] in lines and one not in shown}
     return frozenset(reported), spent
