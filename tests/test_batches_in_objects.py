@@ -160,3 +160,33 @@ def test_one_graph_at_a_time(tmp_path: Path) -> None:
 def test_one_graph_at_a_time_not_divided(tmp_path: Path) -> None:
     result = watch_source(GRAPHS.format(scale=""), tmp_path)
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA101"])
+
+
+TRAINER = """
+import torch
+torch.manual_seed(3)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(5, 2)
+    def forward(self, x, trainer):
+        return self.inner(x) * trainer.scale
+class Trainer:
+    def __init__(self):
+        self.model, self.scale, self.seen = Model(), torch.ones(()), 0
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def train(self):
+        for _ in range(12):
+            self.seen += 1
+            loss = torch.nn.functional.mse_loss(self.model(torch.randn(4, 5), self), torch.randn(4, 2))
+            (loss / 3).backward()
+            if self.seen % 3 == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+Trainer().train()
+"""
+
+
+def test_an_object_that_trains_is_no_data(tmp_path: Path) -> None:
+    """It counts its micro-batches, and a large batch does not."""
+    assert watch_source(TRAINER, tmp_path).verdict is Verdict.EQUIVALENT

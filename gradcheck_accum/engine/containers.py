@@ -47,20 +47,20 @@ class Held:
 
     @classmethod
     def of(cls, value: Any) -> Held | None:
-        """What an object holds; None if its type does not say how to rebuild it."""
+        """What an object holds; None if its type does not say how to rebuild it, or if it holds what trains."""
         kind = type(value)
         if isinstance(value, (nn.Module, type)):
             return None
         attributes = attributes_of(value)
+        if any(isinstance(held, (nn.Module, torch.optim.Optimizer)) for held in attributes.values()):
+            # A trainer, which counts its micro-batches, is no data.
+            return None
         if isinstance(value, tuple):
             return cls(kind, attributes, items=tuple(value))
         if isinstance(value, dict):
             return cls(kind, attributes, entries=tuple(value.items()))
-        return (
-            cls(kind, attributes)
-            if attributes and kind.__new__ in (_OF_PYTHON_CLASSES, SimpleNamespace.__new__)
-            else None
-        )
+        is_made_so = kind.__new__ in (_OF_PYTHON_CLASSES, SimpleNamespace.__new__)
+        return cls(kind, attributes) if attributes and is_made_so else None
 
     @property
     def values(self) -> Iterator[Any]:
