@@ -138,6 +138,31 @@ for n in range(12):
 +    wanted = torch.full_like(words, -100)
 +    chosen = torch.rand(5, 7) < 0.2
 +    wanted[chosen] = words[chosen]
+
+## Pieces of an order that the file makes
+#: right: a generator takes a pair at a time from twenty places, and ten pairs are whole windows
+def pairs(places):
+    source = iter(places)
+    while True:
+        pair = [place for _, place in zip(range(2), source)]
+        if not pair:
+            return
+        yield torch.tensor(pair)
+
+rows = torch.randn(20, 6)
+order = torch.randperm(20).tolist()
+waiting = []
+for places in pairs(order):
+    (net(rows[places]).square().mean() / 5).backward()
+    waiting.append(places)
+    if len(waiting) == 5:
+        opt.step()
+        opt.zero_grad()
+        waiting.clear()
+
+#= GA301: how many places there are is what a file says
+-order = torch.randperm(20).tolist()
++order = torch.load(sys.argv[1])
 """)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,7 +14,7 @@ from gradcheck_accum.lint.program.torch_names import NO_GRAPHS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, Raised, Returned
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.values import Symbol
+from gradcheck_accum.lint.state.values import Num, Symbol
 from gradcheck_accum.lint.syntax import text_of, walk
 
 _DEPTH = 12
@@ -20,6 +22,7 @@ _EVALUATION = 200
 """Evaluations from which on a function that goes through data of its own, and only reports, is carried out once."""
 _LONG = 1_000
 """Evaluations from which on a function of a training loop that does nothing to gradients may be a report."""
+_BUILT_IN = frozenset(dir(builtins))
 
 
 def call_function(run: State, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -41,7 +44,10 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         passed_on = _passed_on(node, scope)
         if isinstance(passed_on, tuple) and passed_on[:1] == ("range",):
             return passed_on
-        whole = any(map(v.is_multiple_of_steps, [*args, *kwargs.values()]))
+        given = [*args, *kwargs.values()]
+        whole = any(map(v.is_multiple_of_steps, given)) or (
+            _are_counted_out(run, given) and not _asks_outside(run, node, scope)
+        )
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
     knows = run.knowledge
     if (node in knows.evaluations and run.in_training) or (knows.skims and node in knows.reports):
@@ -66,6 +72,28 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         if run.loops.depth > 0 and took > _LONG:
             knows.reports.add(node)
     return result
+
+
+def _are_counted_out(run: State, given: Sequence[Any]) -> bool:
+    """Whether the source determines how much data there is among values, and none of them is from outside."""
+    data = [value for value in given if isinstance(value, (v.Data, list))]
+    rest = [value for value in given if not isinstance(value, (v.Data, list, Num, str, bool))]
+    determined = (
+        id(one) not in run.iterated.grown if isinstance(one, list) else one.rows is not None or one.is_counted_out
+        for one in data
+    )
+    return bool(data) and not rest and all(determined)
+
+
+def _asks_outside(run: State, node: syntax.FunctionDef, scope: v.Scope) -> bool:
+    """Whether a function calls one that is neither Python's own nor defined in sight: its answers are not the source's."""
+    called = {
+        own.func.id: own.func
+        for own in walk(node)
+        if isinstance(own, syntax.Call) and isinstance(own.func, syntax.Name)
+    }
+    others = (func for name, func in called.items() if name not in _BUILT_IN)
+    return any(not isinstance(run.evaluate(func, scope), (v.Function, v.Class)) for func in others)
 
 
 def _passed_on(node: syntax.FunctionDef, scope: v.Scope) -> Any:

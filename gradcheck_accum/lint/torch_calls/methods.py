@@ -171,6 +171,8 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         return base
     if name in COUNTS_ELEMENTS and base.varies:
         return counted(run, base)
+    if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
+        return [Symbol() for _ in range(base.rows)]
     if name in GIVES_NO_DATA:
         return Symbol()
     if name in ASKS_EACH:
@@ -183,8 +185,6 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         return v.Data(holds=v.Holds.PLACES, varies=True)
     if name == "unfold" and base.rows is not None and len(args) == 3:
         return _windows_along(base, *args)
-    if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
-        return [Symbol() for _ in range(base.rows)]
     dimension = args[0] if args else kwargs.get("dim")
     along = dimension.value if isinstance(dimension, Num) else None
     keeps = name in KEEPS_ROWS or (name in KEEPS_ROWS_ALONG and isinstance(along, int) and along != 0)
