@@ -86,13 +86,9 @@ def _are_counted_out(run: State, given: Sequence[Any]) -> bool:
 
 
 def _asks_outside(run: State, node: syntax.FunctionDef, scope: v.Scope) -> bool:
-    """Whether a function calls one that is neither Python's own nor defined in sight: its answers are not the source's."""
-    called = {
-        own.func.id: own.func
-        for own in walk(node)
-        if isinstance(own, syntax.Call) and isinstance(own.func, syntax.Name)
-    }
-    others = (func for name, func in called.items() if name not in _BUILT_IN)
+    """Whether a function calls one that is neither Python's own nor defined in sight: its answers may be any."""
+    called = [own.func for own in walk(node) if isinstance(own, syntax.Call)]
+    others = (func for func in called if isinstance(func, syntax.Name) and func.id not in _BUILT_IN)
     return any(not isinstance(run.evaluate(func, scope), (v.Function, v.Class)) for func in others)
 
 
