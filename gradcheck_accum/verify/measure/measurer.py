@@ -31,7 +31,7 @@ from gradcheck_accum.engine.reference import (
 from gradcheck_accum.engine.samples import holds_lists
 from gradcheck_accum.engine.streaming import CoupledChunks, Streamed, Streamer
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance, sketched_norm
-from gradcheck_accum.ledger.events import Backward, product_of
+from gradcheck_accum.ledger.events import Backward
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.windows import NOT_FINITE
 from gradcheck_accum.verify.book.clips import clipped, clipped_sketch
@@ -39,6 +39,7 @@ from gradcheck_accum.verify.book.gradient_sums import GradientSum, norms_of
 from gradcheck_accum.verify.book.held import Held, vector_of
 from gradcheck_accum.verify.book.records import Measured, Record, Replay, TermGradient
 from gradcheck_accum.verify.measure.expected_weights import ExpectedWeights
+from gradcheck_accum.verify.measure.terms_apart import terms_apart
 from gradcheck_accum.verify.vectors.inner_products import (
     Made,
     Vector,
@@ -58,9 +59,6 @@ _Agrees = Callable[["_Found"], bool]
 _SEARCHES = 2
 """Windows in which other layouts of a large batch are tried, before its model is considered batch-coupled."""
 
-
-_MOST_APART = 32
-"""How many gradients of single terms are held for a window at most."""
 
 _PROOFS = 2
 """Windows in which independence of samples is tested, for each place of a backward."""
@@ -156,7 +154,8 @@ class Measurer:
             measured.replay_problem, measured.proof = _WEIGHTS_DIFFER, Proof(None)
         elif self.replays:
             self.replay(measured, expected.members, parameters, everything, vectors, expected)
-            self._take_apart(measured, parameters, vectors, expected)
+            if expected.corrections is None:
+                self._take_apart(measured, parameters, vectors)
         over_ranks = any(record.event.ranks != 1 for record in measured.records)
         if not measured.sketched and not over_ranks:
             measured.products = inner_products(vectors, parameters)
@@ -252,44 +251,16 @@ class Measurer:
                     for earlier in self._unsure.pop(where, ()):
                         earlier.proof = proof
 
-    def _take_apart(
-        self, measured: Measured, parameters: list[torch.Tensor], vectors: list[Vector], expected: ExpectedWeights
-    ) -> None:
-        """Compute the gradients of the terms of a window's losses, if these may have different weights.
-
-        Their sum must be what the loop got.
-        """
-        programs = [record.program for record in measured.records]
-        several = all(len(record.event.terms) > 1 for record in measured.records)
-        if expected.corrections is not None or not several or any(r.event.ranks != 1 for r in measured.records):
-            return
-        alike: dict[tuple[str, float | None, float | None], list[int]] = {}
-        for index, record in enumerate(measured.records):
-            for term in record.event.terms:
-                alike.setdefault((term.name, term.units, product_of(term.factors)), []).append(index)
-        if len(alike) > _MOST_APART:
-            return
-        totals = [[torch.zeros_like(p) for p in parameters] for _ in alike]
-        try:
-            for index, program in enumerate(programs):
-                if program is None:
-                    return
-                each = self.engine.terms_one_by_one(program, parameters)
-                for ((name, *_), own), total in zip(alike.items(), totals, strict=True):
-                    if index in own:
-                        torch._foreach_add_(total, each[name])
-        except (CannotReplay, KeyError):
-            return
-        made = [_vector(dict(zip(map(id, parameters), total, strict=True)), parameters) for total in totals]
+    def _take_apart(self, measured: Measured, parameters: list[torch.Tensor], vectors: list[Vector]) -> None:
+        """Add the gradients of the terms of a window's losses, if their sum is what the loop got."""
+        apart = terms_apart(self.engine, measured.records, parameters)
+        made = [_vector(dict(zip(map(id, parameters), t.gradients, strict=True)), parameters) for t in apart]
         if measured.sketched:
             made = [self.sketcher.of_vector(vector, parameters) for vector in made]
         parts = [(1.0, vectors[i]) for i in {*measured.own_vectors}]
-        apart = combination([*((1.0, one) for one in made), *((-1.0, part) for _, part in parts)])
-        if _is_rounding(measured, apart, combination(parts), measured.own_norms, parameters):
-            measured.terms = [
-                TermGradient(name, tuple(records), vector)
-                for vector, ((name, *_), records) in enumerate(alike.items(), len(vectors))
-            ]
+        difference = combination([*((1.0, one) for one in made), *((-1.0, part) for _, part in parts)])
+        if made and _is_rounding(measured, difference, combination(parts), measured.own_norms, parameters):
+            measured.terms = [TermGradient(t.name, t.records, i) for i, t in enumerate(apart, len(vectors))]
             vectors += made
 
     def _prove(
