@@ -16,15 +16,6 @@ Each = Sequence[torch.Tensor]
 """One leaf, as each micro-batch has it."""
 
 
-def join_graphs(leaves: Sequence[Each]) -> list[torch.Tensor]:
-    """The leaves of all graphs. Raises ValueError if the micro-batches have no edges."""
-    nodes = nodes_in(leaves)
-    if nodes is None:
-        raise ValueError("its data holds no edges of graphs")
-    graphs = _graphs(leaves, nodes)
-    return [_joined(own, nodes, graphs) for own in leaves]
-
-
 def nodes_in(leaves: Sequence[Each]) -> list[int] | None:
     """How many nodes each micro-batch has: rows of a leaf, as few as its edges allow. None if it has no edges."""
     edges = [own for own in leaves if _are_edges(own)]
@@ -35,8 +26,8 @@ def nodes_in(leaves: Sequence[Each]) -> list[int] | None:
     return min((own for own in counted if all(n >= m for n, m in zip(own, least, strict=True))), default=None)
 
 
-def _graphs(leaves: Sequence[Each], nodes: Sequence[int]) -> list[int]:
-    """How many graphs each micro-batch has; one if no leaf says which graph its nodes belong to."""
+def graphs_in(leaves: Sequence[Each], nodes: Sequence[int]) -> list[int]:
+    """How many graphs each micro-batch has; one if no leaf says which graph its ``nodes`` belong to."""
     found = [[int(leaf[-1]) + 1 for leaf in own] for own in leaves if _number_graphs(own, nodes)]
     return max(found, default=[1] * len(nodes))
 
@@ -63,24 +54,17 @@ def _rise_by_one(leaf: torch.Tensor) -> bool:
     return bool(((steps == 0) | (steps == 1)).all())
 
 
-def _joined(own: Each, nodes: Sequence[int], graphs: Sequence[int]) -> torch.Tensor:
-    first = own[0]
-    if all(leaf is first for leaf in own):
-        return first
-    if not first.dim():
-        if any(not torch.equal(leaf, first) for leaf in own):
-            raise ValueError("a number that the loss is computed with differs between micro-batches")
-        return first
-    axis, numbered = 0, [0] * len(own)
+def numbered_on(own: Each, nodes: Sequence[int], graphs: Sequence[int]) -> tuple[list[torch.Tensor], int]:
+    """A leaf as each micro-batch has it, its numbers going on where those before end; and the dimension to join along.
+
+    ``nodes`` and ``graphs`` are how many each micro-batch has.
+    """
     if _are_edges(own):
-        axis, numbered = 1, _before(nodes)
-    elif _number_graphs(own, nodes):
-        numbered = _before(graphs)
-    if any(leaf.dim() != first.dim() or leaf.shape[1:] != first.shape[1:] for leaf in own) and not axis:
-        raise ValueError("the micro-batches' tensors have different shapes")
-    shifted = [leaf.detach() + start if start else leaf.detach() for leaf, start in zip(own, numbered, strict=True)]
-    return torch.cat(shifted, axis).requires_grad_(first.requires_grad)
+        return counted_on(own, nodes), 1
+    return (counted_on(own, graphs) if _number_graphs(own, nodes) else [leaf.detach() for leaf in own]), 0
 
 
-def _before(counts: Sequence[int]) -> list[int]:
-    return list(accumulate(counts[:-1], initial=0))
+def counted_on(own: Each, counts: Sequence[int]) -> list[torch.Tensor]:
+    """Numbers of things, of which each micro-batch has ``counts``, shifted by how many those before it have."""
+    before = accumulate(counts[:-1], initial=0)
+    return [leaf.detach() + first for leaf, first in zip(own, before, strict=True)]

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.graphs import join_graphs, nodes_in
+from gradcheck_accum.engine.graphs import counted_on, graphs_in, nodes_in, numbered_on
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.prepared_data import Preparation, own_preparations, prepared_alike
 from gradcheck_accum.engine.program import Program
@@ -70,16 +69,15 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     again = own_preparations(programs)
     if any(not _is_shared(each[leaf]) for leaf in first.lent()):
         raise ValueError("each micro-batch uses its own weights")
-    if layout.graphs:
-        if again:
-            raise ValueError("data that was prepared from the rows of a micro-batch is not that of several graphs")
-        return join_graphs([own[:1] * len(own) if _is_shared(own) else own for own in each])
+    if layout.graphs and again:
+        raise ValueError("data that was prepared from the rows of a micro-batch is not that of several graphs")
+    graphs = graphs_in([own for own in each if not _is_shared(own)], rows) if layout.graphs and rows else None
     return [
         _prepared_again(again[leaf], own[0], layout, rows)
         if leaf in again
         else _orders(own, rows)
         if orders and _are_orders(own, rows)
-        else _joined(own, layout, rows)
+        else _joined(own, layout, rows, graphs)
         for leaf, own in enumerate(each)
     ]
 
@@ -109,7 +107,9 @@ def _prepared_again(
         ) from error
 
 
-def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> torch.Tensor:
+def _joined(
+    own: list[torch.Tensor], layout: Layout, rows: list[int] | None, graphs: list[int] | None = None
+) -> torch.Tensor:
     leaf, axis = own[0], layout.axis_of(own[0], rows[0] if rows else None)
     if _is_shared(own):
         return leaf
@@ -119,6 +119,10 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         return leaf
     if rows is None:
         raise ValueError("the micro-batches' rows cannot be identified")
+    if graphs is not None:
+        own, axis = numbered_on(own, rows, graphs)
+        _check_shapes(own, axis)
+        return _put_together(own, axis, 1).requires_grad_(leaf.requires_grad)
     if axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts) and _are_equal(own):
         # An equal constant that each micro-batch creates again.
         return leaf
@@ -128,8 +132,7 @@ def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> 
         return _put_together(own, 1, 1).flatten()
     if layout.counts_on and _all_count_rows(own, layout, rows):
         return torch.arange(sum(len(other) for other in own), dtype=leaf.dtype, device=leaf.device)
-    if any(_without(other.shape, axis) != _without(leaf.shape, axis) for other in own):
-        raise ValueError("the micro-batches' tensors have different shapes")
+    _check_shapes(own, axis)
     if are_offsets(own):
         raise ValueError("positions in a micro-batch's data refer to different rows in a large batch")
     parts = layout.parts
@@ -168,8 +171,7 @@ def _are_orders(own: Sequence[torch.Tensor], rows: Sequence[int] | None) -> bool
 
 def _orders(own: Sequence[torch.Tensor], rows: Sequence[int] | None) -> torch.Tensor:
     """Row orders joined as one batch's: each micro-batch's numbers are shifted by the rows before it."""
-    before = accumulate((rows or ())[:-1], initial=0)
-    return torch.cat([leaf.detach() + first for leaf, first in zip(own, before, strict=True)])
+    return torch.cat(counted_on(own, rows or ()))
 
 
 def _put_together(own: Sequence[torch.Tensor], axis: int, parts: int) -> torch.Tensor:
@@ -183,6 +185,11 @@ def _is_shared(own: list[torch.Tensor]) -> bool:
 
 def _are_equal(own: Sequence[torch.Tensor]) -> bool:
     return all(other.shape == own[0].shape and torch.equal(other, own[0]) for other in own[1:])
+
+
+def _check_shapes(own: Sequence[torch.Tensor], axis: int) -> None:
+    if any(_without(other.shape, axis) != _without(own[0].shape, axis) for other in own):
+        raise ValueError("the micro-batches' tensors have different shapes")
 
 
 def _without(shape: torch.Size, axis: int) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import nn
@@ -43,7 +42,7 @@ class DoesNotFit(CannotReplay):
         super().__init__(message)
 
 
-Made = TypeVar("Made")
+_Found = Sequence[torch.Tensor | None]
 _Around = Callable[[int], AbstractContextManager[None]]
 
 
@@ -115,7 +114,8 @@ class ReferenceEngine:
     def terms_one_by_one(self, program: Program, parameters: Sequence[torch.Tensor]) -> dict[str, list[torch.Tensor]]:
         """The gradient of each term of one micro-batch's loss, by the term's name. Raises CannotReplay."""
         self._check([program])
-        return self._run(program, program.leaves, parameters, _drawn_again(program), None, _gradients_of_terms)[0]
+        found, reading = self._run(program, program.leaves, parameters, _drawn_again(program), None, _of_each_term)
+        return {term.name: own for term, own in zip(reading.terms, found, strict=True)}
 
     @staticmethod
     def _check(programs: Sequence[Program]) -> None:
@@ -132,7 +132,7 @@ class ReferenceEngine:
         around: _Around | None = None,
         mode: ByRows | None = None,
     ) -> Pass:
-        found, reading = self._run(program, leaves, parameters, around, mode, _gradient)
+        (found,), reading = self._run(program, leaves, parameters, around, mode, _of_the_whole)
         return Pass(found, reading)
 
     def _run(
@@ -142,9 +142,9 @@ class ReferenceEngine:
         parameters: Sequence[torch.Tensor],
         around: _Around | None,
         mode: ByRows | None,
-        gradients: Callable[[torch.Tensor, Sequence[torch.Tensor], Program, LossReading], Made],
-    ) -> tuple[Made, LossReading]:
-        """Compute a loss, and ``gradients`` of it for the parameters. Raises CannotReplay."""
+        gradients: Callable[[torch.Tensor, Sequence[torch.Tensor], Program, LossReading], list[_Found]],
+    ) -> tuple[list[list[torch.Tensor]], LossReading]:
+        """Compute a loss, and the ``gradients`` of it or of its parts, for all parameters. Raises CannotReplay."""
         with untouched(program.modules), reference_settings(), without_warnings(), torch.enable_grad():
             try:
                 with _memory():
@@ -154,8 +154,9 @@ class ReferenceEngine:
                         loss = program.run(leaves, around)
                     # The mode would see Python numbers where the graph holds tensors.
                     reading = read_losses([loss], {})
-                    with alone(), mode or nullcontext(), without_hooks([p for p in parameters if p.requires_grad]):
-                        return gradients(loss, parameters, program, reading), reading
+                    wanted = [p for p in parameters if p.requires_grad]
+                    with alone(), mode or nullcontext(), without_hooks(wanted):
+                        found = gradients(loss, wanted, program, reading)
             except CannotReplay:
                 raise
             except (NotAlone, NotByRows) as error:
@@ -164,6 +165,8 @@ class ReferenceEngine:
                 # The script's own code runs here, on a batch of another size: any error means that it cannot be
                 # replayed.
                 raise Refused(_in_our_words(error)) from error
+        each = [dict(zip(map(id, wanted), own, strict=True)) for own in found]
+        return [[_dense(own.get(id(p)), p) for p in parameters] for own in each], reading
 
     def _moved(
         self, program: Program, leaves: list[torch.Tensor], parameters: Sequence[torch.Tensor]
@@ -238,32 +241,25 @@ def _drawn_again(program: Program) -> _Around:
     return around
 
 
-def _gradient(
-    loss: torch.Tensor, parameters: Sequence[torch.Tensor], program: Program, _: LossReading
-) -> list[torch.Tensor]:
-    wanted = [p for p in parameters if p.requires_grad]
-    found = dict(zip(map(id, wanted), _gradients(loss, wanted, program), strict=True))
-    return [_dense(found.get(id(p)), p) for p in parameters]
+def _of_the_whole(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program, _: LossReading) -> list[_Found]:
+    return [_gradients(loss, wanted, program)]
 
 
-def _gradients_of_terms(
-    loss: torch.Tensor, parameters: Sequence[torch.Tensor], program: Program, reading: LossReading
-) -> dict[str, list[torch.Tensor]]:
+def _of_each_term(
+    loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program, reading: LossReading
+) -> list[_Found]:
     """One backward for each term, in which nothing comes back from the nodes that reduced the others."""
     nodes = reading.reductions
     if program.is_cached or not len({*nodes}) == len(nodes) == len(reading.terms):
         raise CannotReplay("the terms of its loss have no graphs of their own")
-    wanted = [p for p in parameters if p.requires_grad]
-    found: dict[str, list[torch.Tensor]] = {}
-    for term, own in zip(reading.terms, nodes, strict=True):
+    found: list[_Found] = []
+    for own in nodes:
         silent = [node.register_prehook(_nothing) for node in nodes if node is not own]
         try:
-            each = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=True)
+            found.append(torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=True))
         finally:
             for hook in silent:
                 hook.remove()
-        known = dict(zip(map(id, wanted), each, strict=True))
-        found[term.name] = [_dense(known.get(id(p)), p) for p in parameters]
     return found
 
 
@@ -271,7 +267,7 @@ def _nothing(gradients: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor |
     return tuple(None if gradient is None else torch.zeros_like(gradient) for gradient in gradients)
 
 
-def _gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program) -> Sequence[torch.Tensor | None]:
+def _gradients(loss: torch.Tensor, wanted: Sequence[torch.Tensor], program: Program) -> _Found:
     if not program.is_cached:
         return torch.autograd.grad(loss, wanted, allow_unused=True)
     # Its hook calls backward, which fills ``.grad`` of every tensor that requires a gradient.

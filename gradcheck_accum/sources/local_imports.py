@@ -11,7 +11,7 @@ from gradcheck_accum.sources.regular import read_regular
 TYPE_CHECKING = False  # as in `typing`, which takes a third of a bare start of Python to load
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 LARGEST = 64 * 1024
 """Bytes above which a neighboring module is not read."""
@@ -177,3 +177,30 @@ def _source(path: str, changed: int, size: int) -> Source | None:
     """What a file holds that was last ``changed`` then: the files of a package import the same ones again and again."""
     content = read_regular(path, size)
     return None if content is None else Source(content)
+
+
+def is_called(
+    call: re.Pattern[bytes],
+    path: str,
+    level: int,
+    module: str,
+    names: Iterable[str],
+    read: Callable[[str], Source | None],
+    passed_on: int = MOST_PASSED_ON,
+) -> bool:
+    """Whether these names of a module next to ``path`` make a call, wherever they are defined.
+
+    Without names, whether anything in it does. ``read`` gives the modules, the first of which that is there decides.
+    """
+    for place in places(path, level, module):
+        found = read(place)
+        if found is not None:
+            if found.calls(call, names):
+                return True
+            origins = ((name, found.origin_of(name)) for name in names) if passed_on else ()
+            return any(
+                is_called(call, place, origin[0], origin[1], [name], read, passed_on - 1)
+                for name, origin in origins
+                if origin is not None
+            )
+    return False

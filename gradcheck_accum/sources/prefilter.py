@@ -113,20 +113,5 @@ def _others_call(call: re.Pattern[bytes], source: bytes, path: str) -> bool:
     return False
 
 
-def _has(
-    call: re.Pattern[bytes],
-    path: str,
-    level: int,
-    module: str,
-    names: list[str],
-    passed_on: int = local_imports.MOST_PASSED_ON,
-) -> bool:
-    """Whether these names of a module next to ``path`` make a call; without names, anything in it."""
-    for place in local_imports.places(path, level, module):
-        found = local_imports.read(place)
-        if found is not None:
-            origins = [(name, found.origin_of(name)) for name in names] if passed_on else []
-            return found.calls(call, names) or any(
-                _has(call, place, *origin, [name], passed_on - 1) for name, origin in origins if origin
-            )
-    return False
+def _has(call: re.Pattern[bytes], path: str, level: int, module: str, names: list[str]) -> bool:
+    return local_imports.is_called(call, path, level, module, names, local_imports.read)

@@ -26,7 +26,8 @@ _OPPOSITES = {
 _OPPOSITES |= {after: before for before, after in _OPPOSITES.items()}
 MOST_REMOTE = 3
 """How far from the gradients an answer can be: it is asked by the setup, and decides on nothing that acts on them."""
-_ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
+ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
+"""Comparisons that ask which of two is greater."""
 
 
 def truth_of(run: State, value: Any) -> bool | None:
@@ -263,7 +264,7 @@ def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool
 
 def _note_end(run: State, test: syntax.Expression, scope: v.Scope) -> None:
     """Note the comparison of a guard that may end training: a count of the loop with a setting, or with a number."""
-    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, *_ORDERED)):
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, *ORDERED)):
         return
     count = settled_value(run, test.left, scope)
     end = _end_of_training(run, test, scope)
@@ -310,7 +311,7 @@ def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | N
 
     It divides the training into phases (a warm-up and the rest). The last phase lasts, so its scenario comes first.
     """
-    if not (isinstance(test, syntax.Compare) and len(test.ops) == 1 and test.ops[0] in _ORDERED):
+    if not (isinstance(test, syntax.Compare) and len(test.ops) == 1 and test.ops[0] in ORDERED):
         return None
     sides = (test.left, test.comparators[0])
     left, right = (settled_value(run, side, scope) for side in sides)

@@ -20,7 +20,6 @@ from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol
 from gradcheck_accum.lint.syntax import text_of
 from gradcheck_accum.lint.torch_calls.arithmetic import scaled
 from gradcheck_accum.lint.torch_calls.gradients import as_loss, record_backward, record_step
-from gradcheck_accum.lint.torch_calls.schedulers import move
 
 _STEPS = "gradient_accumulation_steps"
 _SIZES = frozenset({"train_batch_size", "train_micro_batch_size_per_gpu"})
@@ -36,8 +35,8 @@ def initialized(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
     data = kwargs.get("training_data", args[4] if len(args) > 4 else None)
     scheduler = kwargs.get("lr_scheduler", args[5] if len(args) > 5 else None)
     if isinstance(scheduler, v.Scheduler) and _accumulates(config):
-        engine.scheduler = scheduler
-    given_back = UNKNOWN if engine.scheduler is None else scheduler
+        engine.optimizer.schedule = scheduler
+    given_back = UNKNOWN if engine.optimizer.schedule is None else scheduler
     return (engine, engine.optimizer, UNKNOWN if data is None else v.Loader(), given_back)
 
 
@@ -126,8 +125,6 @@ def _step(run: State, node: syntax.Call, engine: v.Engine) -> None:
     engine.counted += 1
     if engine.counted % steps == 0:
         record_step(run, node, engine.optimizer)
-        if engine.scheduler is not None:
-            move(run, node, engine.scheduler, [], {})
         run.recorder.zero(node, engine.optimizer)
 
 

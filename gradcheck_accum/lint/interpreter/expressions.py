@@ -8,6 +8,7 @@ from typing import Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import (
+    ORDERED,
     answered,
     choose,
     decide,
@@ -36,7 +37,6 @@ from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.retained_graphs import summed
 from gradcheck_accum.lint.torch_calls.weight_averages import note_update
 
-_ORDERED = frozenset({Comparison.LT, Comparison.LTE, Comparison.GT, Comparison.GTE})
 _OF_COUNTS = (Operator.FLOORDIV, Operator.MULT)
 """What a number of micro-batches is computed by."""
 
@@ -192,7 +192,7 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
             if run.boundary is not None:
                 run.recorder.opaque(node, "how many micro-batches a window has")
             outcome = UNKNOWN
-        elif op in _ORDERED and (
+        elif op in ORDERED and (
             _asks_a_guess(run, node.left, left, right, scope) or _asks_a_guess(run, right_node, right, left, scope)
         ):
             outcome = UNKNOWN

@@ -57,7 +57,7 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
         case list() | tuple() if isinstance(node.slice, syntax.Slice):
             part = _slice(run, value, node.slice, scope)
             is_list = isinstance(value, list) and isinstance(part, list) and v.is_data(value)
-            if is_list and run.loops.depth and not run.loops.passes and _is_cut_elsewhere(run, node.slice, scope):
+            if is_list and run.loops.depth and not run.loops.passes and _cuts_another_part(run, node.slice, scope):
                 # Joined together they are the data of the turn, unless a loop goes through them.
                 return [v.made_in(item, run.loops.turn) for item in part]
             return part
@@ -189,7 +189,7 @@ def _is_cut_anew(run: State, index: syntax.Slice, bounds: list[Any]) -> bool:
     return run.loops.depth > 0 and stated and not any(map(_counts_batches, bounds)) and _changes(run, index)
 
 
-def _is_cut_elsewhere(run: State, index: syntax.Slice, scope: v.Scope) -> bool:
+def _cuts_another_part(run: State, index: syntax.Slice, scope: v.Scope) -> bool:
     """Whether a slice has other bounds than the last time, which are numbers and count no batches."""
     bounds = _bounds(run, index, scope)
     places = tuple(bound.value for bound in bounds if isinstance(bound, Num))

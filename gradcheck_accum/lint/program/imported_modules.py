@@ -158,22 +158,13 @@ class _Search:
         for module in self.found.all:  # grows while it is looked through: the nearest come first
             self._look(module.facts, module.path)
 
-    def _has_backward(self, one: _Import, path: str, passed_on: int = local_imports.MOST_PASSED_ON) -> bool:
+    def _has_backward(self, one: _Import, path: str) -> bool:
         """Whether there is a backward in the text of what is imported, wherever it is defined."""
-        for file in local_imports.places(path, one.level, one.module):
-            source = self._read(file) or local_imports.too_large(file)
-            if source is None:
-                continue
-            if source.calls(_BACKWARD, one.names):
-                return True
-            origins = ((name, source.origin_of(name)) for name in one.names) if passed_on else ()
-            for name, origin in origins:
-                if origin is not None:
-                    level, module = origin
-                    passed = replace(one, level=level, module=module, names=frozenset({name}))
-                    if self._has_backward(passed, file, passed_on - 1):
-                        return True
-        return False
+
+        def read(file: str) -> local_imports.Source | None:
+            return self._read(file) or local_imports.too_large(file)
+
+        return local_imports.is_called(_BACKWARD, path, one.level, one.module, one.names, read)
 
     def _read(self, file: str) -> local_imports.Source | None:
         """A module, if it is there, is not too large and the budget allows it."""

@@ -6,18 +6,17 @@ from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Purpose, Reduction
 from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.control_flow.conditions import ORDERED
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Tensor
 from gradcheck_accum.lint.syntax import Comparison, text_of
 from gradcheck_accum.lint.torch_calls.masks import counts_what_is_left, targets_leave_out
 
-_ORDERS = frozenset({Comparison.LT, Comparison.LTE, Comparison.GT, Comparison.GTE})
-
 
 def compares_loss(run: State, value: Any, op: Comparison, *others: object) -> bool:
     """Whether a comparison of ``value`` asks how great the loss of the micro-batch under way is; not if that is 0."""
-    if op not in _ORDERS or not isinstance(value, (Tensor, v.Figure)) or any(other == 0 for other in others):
+    if op not in ORDERED or not isinstance(value, (Tensor, v.Figure)) or any(other == 0 for other in others):
         return False
     return bool(value.parts) and all(part.micro_batch == run.recorder.micro_batch for part in value.parts)
 

@@ -32,10 +32,10 @@ def entry_corrections(measured: Measured, ledger: Ledger, readings: Readings) ->
     for record in measured.records:
         found: list[float] = []
         for window, weight in weights[record.event]:
-            if weight.relative is None or weight.relative == 0:
+            value = _correction(window, weight, readings)
+            if value is None:
                 return None
-            value = _manual_factor(weight.entry) / weight.relative / window.divisor
-            found.append(1.0 if readings.same(value, 1.0) else value)
+            found.append(value)
         if not found:
             corrections.append(0.0)
         elif any(not readings.same(value, found[0]) for value in found):
@@ -54,10 +54,10 @@ def term_corrections(measured: Measured, ledger: Ledger, readings: Readings) -> 
     for window in ledger.closed_by(measured.step):
         for series in readings.series_of(window):
             for weight in _all_weights(window, series, readings):
-                if weight.entry.fate is not Fate.LIVE or not weight.relative:
+                value = _correction(window, weight, readings)
+                if weight.entry.fate is not Fate.LIVE or value is None:
                     return None
-                value = _manual_factor(weight.entry) / weight.relative / window.divisor
-                found[weight.entry.backward, series.name] = 1.0 if readings.same(value, 1.0) else value
+                found[weight.entry.backward, series.name] = value
     corrections: list[float] = []
     for own in measured.terms:
         values = [found.pop((measured.records[i].event, own.name), None) for i in own.records]
@@ -174,6 +174,14 @@ def _weights_of(event: Backward, window: Window, readings: Readings) -> Sequence
 
 def _all_weights(window: Window, series: Series, readings: Readings) -> Sequence[Weight]:
     return (*readings.weights(window, series), *readings.weights_elsewhere(window, series))
+
+
+def _correction(window: Window, weight: Weight, readings: Readings) -> float | None:
+    """The factor that gives an entry its intended weight; None where its weight is 0, or not known."""
+    if not weight.relative:
+        return None
+    value = _manual_factor(weight.entry) / weight.relative / window.divisor
+    return 1.0 if readings.same(value, 1.0) else value
 
 
 def _manual_factor(entry: Entry) -> float:

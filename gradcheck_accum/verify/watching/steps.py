@@ -291,8 +291,9 @@ class Steps:
 
     def _is_unread(self, optimizer: Optimizer) -> bool:
         """Whether a gradient that waits for a step of ``optimizer`` was not read."""
-        unread = self._book.unread.keys() | {key for record in self._awaited.of(optimizer) for key in record.unread}
-        return bool(unread) and any(id(p) in unread for p in parameters_of(optimizer))
+        own = {id(p) for p in parameters_of(optimizer)}
+        waits = any(not record.unread.isdisjoint(own) for record in self._awaited.of(optimizer))
+        return waits or self._book.is_unread(optimizer)
 
     def _place_of(self, optimizer: Optimizer) -> Location:
         """Where the loop calls the step that is about to be made."""

@@ -32,7 +32,8 @@ class Optimizer:
     """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known.
 
     ``engine`` is what steps and clears it, where that is not the loop. ``takes_sums`` says that its learning rate was
-    divided by what a sum grows with. ``schedule`` is what it moves with every step, where it plans its rate by itself.
+    divided by what a sum grows with. ``schedule`` is what every step moves, where it or its engine
+    plans its rate.
     """
 
     name: str
@@ -50,8 +51,7 @@ class Optimizer:
 class Engine:
     """DeepSpeed's engine around a model: it divides losses by ``divisor``, its accumulation steps.
 
-    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since. ``scheduler`` is what
-    it moves with every step of its own, where it was given one.
+    ``counted`` are the micro-batches that it was stepped after, ``pending`` the backwards since.
     """
 
     name: str
@@ -59,7 +59,6 @@ class Engine:
     optimizer: Optimizer
     counted: int = 0
     pending: int = 0
-    scheduler: Scheduler | None = None
 
     @property
     def is_used(self) -> bool:
