@@ -128,3 +128,72 @@ def test_a_short_micro_batch_with_a_full_ones_quotient(tmp_path: Path) -> None:
     """The last micro-batch has 3 rows, and each of them the weight of more than two."""
     verdict, codes = of_quotient(tmp_path, rows=91)
     assert (verdict, codes) == (Verdict.DEVIATES, ["GA104"])
+
+
+OF_CLASSES = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+K = 3
+model = nn.Linear(4, {classes})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def criterion(out, y):
+    chosen = out.log_softmax(1).gather(1, y)
+    {shown}
+    return -chosen.mean() / classes
+for step in range(9):
+    x, y = torch.randn(5, 4), torch.randint(0, {classes}, (5, 1))
+    ({backward}).backward()
+    if (step + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+SIZES = ["classes = out.shape[1]", "classes = out.size(-1)", "rows, classes = out.shape", "rows, classes = out.size()"]
+
+
+@pytest.mark.parametrize("classes", [3, 7])
+@pytest.mark.parametrize("shown", SIZES)
+def test_a_size_that_the_large_batch_has_too_scales_nothing_for_k(shown: str, classes: int, tmp_path: Path) -> None:
+    """A window's rows are as wide as a micro-batch's, so its mean is divided by as many classes, whatever K is."""
+    right = OF_CLASSES.format(classes=classes, shown=shown, backward="criterion(model(x), y) / K")
+    result = watch_source(right, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    unscaled = OF_CLASSES.format(classes=classes, shown=shown, backward="criterion(model(x), y)")
+    result = watch_source(unscaled, tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA101"])
+    twice = OF_CLASSES.format(classes=classes, shown=shown, backward="criterion(model(x), y) / K / K")
+    result = watch_source(twice, tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA102"])
+
+
+def test_a_size_that_decides_on_a_step_is_k(tmp_path: Path) -> None:
+    """Micro-batches side by side in the second dimension: its size is their number."""
+    source = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    x, y = torch.randn(5, 3, 4), torch.randn(5, 3, 2)
+    parts = x.shape[1]
+    for j in range(parts):
+        loss = nn.functional.mse_loss(model(x[:, j]), y[:, j])
+        ({backward}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    right = watch_source(source.format(backward="loss / x.shape[1]"), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    twice = watch_source(source.format(backward="loss / parts / x.size(1)"), tmp_path)
+    assert (twice.verdict, [d.mistake.code for d in twice.diagnosis]) == (Verdict.DEVIATES, ["GA102"])
+
+
+@pytest.mark.parametrize(("classes", "verdict"), [(3, Verdict.INCONCLUSIVE), (7, Verdict.EQUIVALENT)])
+def test_a_divisor_that_no_source_shows_and_that_equals_k_is_open(
+    classes: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    shown = "classes = sum(1 for _ in out[0])"
+    source = OF_CLASSES.format(classes=classes, shown=shown, backward="criterion(model(x), y) / K")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (verdict, ())
+    assert ("that equals K and that the source does not show" in " ".join(result.notes)) is (classes == 3)

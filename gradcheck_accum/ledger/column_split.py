@@ -290,6 +290,12 @@ class ColumnSplit:
     def of_unseen_number(self) -> str:
         """The note on a number of unknown source that may undo the division by K, or be it in some windows only."""
         name = self.evidence.points[0].term.name
+        for column in self.accumulation:
+            if self._divides_by_steps_unseen(column) and any(map(self._is_division_by_steps, self.accumulation)):
+                return (
+                    f"{name} is divided by K, and by a number that equals K and that the source does not show: whether "
+                    "it belongs to the objective is unknown, so state --loss-coefficient"
+                )
         by_steps = any(c.divides and self.evidence.matches(c, over_steps) for c in self.accumulation)
         for column in self.objective if by_steps else ():
             if column.source is not Source.UNSEEN or not column.whole:
@@ -315,6 +321,14 @@ class ColumnSplit:
                     "unknown, so put in the sum of the gradients, and scale .grad after that"
                 )
         return ""
+
+    def _divides_by_steps_unseen(self, column: Column) -> bool:
+        """Whether a constant divisor that the source does not show equals K, and no count of units or rows."""
+        if column.source is not Source.UNSEEN or not column.divides or not self.evidence.is_constant(column):
+            return False
+        return self.evidence.matches(column, over_steps) and not any(
+            self.evidence.matches(column, role) for role in COUNTS
+        )
 
     def _counts_in_some_full_windows(self, column: Column) -> bool:
         """Whether a column differs between full windows of several micro-batches, and counts something in one.

@@ -202,6 +202,7 @@ def _read(
     if contested is not None:
         contested += [c for c in columns if normalised and _is_contested(c, evidence)]
         columns = [_as_objective(c) if c in contested else c for c in columns]
+    columns = [_as_objective(c) if evidence.is_extent_of_data(c) else c for c in columns]
     split = ColumnSplit(evidence, columns, reading.kind, normalised)
     split.make()
     reading.notes += split.notes

@@ -24,6 +24,7 @@ from gradcheck_accum.ledger.stated_names import (
     PUT_IN,
     WHAT_REMAINS,
     is_computed,
+    is_extent,
     is_length,
     is_place,
     is_written_out,
@@ -67,6 +68,7 @@ class Source(Enum):
 
     STEPS = "K: the number that decides on a step, or one that is named as K is"
     SIZE = "the size of a batch, by its name"
+    EXTENT = "the size of a tensor along another dimension than its first"
     OBJECTIVE = "the objective, for certain"
     LITERAL = "a literal number"
     NAMED = "something that the source has another name for"
@@ -358,6 +360,8 @@ class Evidence:
             return Source.DATA
         if names_size(factor.origins):
             return Source.SIZE
+        if any(map(is_extent, factor.origins)):
+            return Source.EXTENT
         if WHAT_REMAINS in factor.origins:
             # A bound on what remains counts micro-batches, or rows of a batch: its value tells which.
             return Source.STEPS if self._counts_the_window(factor, point) else Source.UNSEEN
@@ -415,6 +419,15 @@ class Evidence:
     def is_constant_of_source(self, column: Column) -> bool:
         """Whether a column is one number of the source, written out or with a name that is neither K's nor a size's."""
         return column.source in (Source.LITERAL, Source.NAMED) and self.is_constant(column)
+
+    def is_extent_of_data(self, column: Column) -> bool:
+        """Whether a column is the size of a tensor along another dimension than its first, where the source shows K.
+
+        The large batch has the same size there.
+        """
+        if column.source is not Source.EXTENT or not self.is_constant(column):
+            return False
+        return bool(self.counter) or any(c.source is Source.STEPS and c.divides for c in self.columns())
 
     def windows(self) -> list[list[int]]:
         """The positions of the points of each window, over all ranks."""

@@ -54,6 +54,9 @@ PUT_IN = "put into .grad"
 _LENGTH = "length of"
 """The beginning of the origin of a number that is the length of a list."""
 
+_EXTENT = "extent of"
+"""The beginning of the origin of a number that is the size of a tensor along another dimension than its first."""
+
 _PARAMETER = "parameter"
 """The beginning of the origin of a number that is written out in a call, for a parameter of this name."""
 
@@ -100,7 +103,7 @@ def names_size(origins: Iterable[str]) -> bool:
 
 def is_place(origin: str) -> bool:
     """Whether an origin is the place of a constant in the source, and not a name."""
-    return origin.rpartition(":")[2].isdigit() and not is_computed(origin) and not is_length(origin)
+    return origin.rpartition(":")[2].isdigit() and not (is_computed(origin) or is_length(origin) or is_extent(origin))
 
 
 def origin_of_computed(origins: Iterable[str]) -> str:
@@ -121,6 +124,16 @@ def origin_of_length(name: str) -> str:
 def is_length(origin: str) -> bool:
     """Whether an origin is that of the length of a list."""
     return origin.startswith(f"{_LENGTH} ")
+
+
+def origin_of_extent(name: str) -> str:
+    """The origin of the size, along another dimension than its first, that is read as ``name``."""
+    return f"{_EXTENT} {name}"
+
+
+def is_extent(origin: str) -> bool:
+    """Whether an origin is that of the size of a tensor along another dimension than its first."""
+    return origin.startswith(f"{_EXTENT} ")
 
 
 def name_of_parameter(name: str, given: Collection[str]) -> str:

@@ -137,6 +137,13 @@ def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.exp
             quotient = ast.copy_location(ast.BinOp(left, ast.FloorDiv(), right), value)
             yield from assigned(whole, quotient)
             yield from assigned(rest, None)
+        case (
+            ast.Tuple(elts=targets) | ast.List(elts=targets),
+            ast.Attribute(attr="shape") | ast.Call(func=ast.Attribute(attr="size"), args=[], keywords=[]),
+        ) if not any(isinstance(own, ast.Starred) for own in targets):
+            for dimension, own in enumerate(targets):
+                where = ast.copy_location(ast.Constant(dimension), value)
+                yield from assigned(own, ast.copy_location(ast.Subscript(value, where, ast.Load()), value))
         case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), _):
             for own in targets:
                 yield from assigned(own, None)

@@ -17,6 +17,7 @@ from gradcheck_accum.ledger.stated_names import (
     NAME_OF_SIZE,
     WHAT_REMAINS,
     name_of_parameter,
+    origin_of_extent,
     origin_of_length,
 )
 from gradcheck_accum.verify.provenance.bindings import is_parameter, owner_of
@@ -67,12 +68,14 @@ class Origins:
                 return _entry(owner, key)
             case ast.Subscript(value=owner) if place.frame is not None and type(value_of(owner, place.frame)) is dict:
                 return frozenset({ast.unparse(node)})
-            case (
-                ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[])
-                | ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=0)], keywords=[])
-                | ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=0))
-            ):
+            case ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[]):
                 return self._of_length(owner, place)
+            case (
+                ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[dimension], keywords=[])
+                | ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=dimension)
+                | ast.Subscript(value=ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[]), slice=dimension)
+            ):
+                return self._of_size(owner, dimension, place)
             case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
                 # The minimum is one of the numbers, so it gets the names of all; a literal counts where none has one.
                 literal = [one for one in several if isinstance(one, ast.Constant)]
@@ -83,6 +86,22 @@ class Origins:
                 return frozenset[str]().union(*remains, *known) or None
         inner = passed_through(node)
         return None if inner is None else self.of(inner, place)
+
+    def _of_size(self, owner: ast.expr, dimension: ast.expr, place: Place) -> frozenset[str] | None:
+        """The origins of the size of a tensor along one dimension."""
+        held = None if place.frame is None else value_of(owner, place.frame)
+        match dimension:
+            case ast.Constant(value=int(number)):
+                pass
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(back))) if isinstance(held, torch.Tensor):
+                number = held.ndim - back
+            case _:
+                return None
+        if number == 0:
+            return self._of_length(owner, place)
+        if not isinstance(held, torch.Tensor):
+            return None
+        return frozenset({origin_of_extent(f"{ast.unparse(owner)}.shape[{number}] in {_home_of(owner, place)}")})
 
     def _of_length(self, owner: ast.expr, place: Place) -> frozenset[str] | None:
         """The origins of a tensor's number of rows, of the length of a display in the source, or of another list."""
@@ -105,11 +124,7 @@ class Origins:
             return self.of_length(node.args[0], place, names)
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return frozenset({origin_of_length(_place_of(node, place))})
-        scope = place.scope
-        if isinstance(node, ast.Name):
-            scope = owner_of(place.syntax, place.scope, node.id) or place.scope
-        at = f"{shown(place.syntax.filename)}:{getattr(scope, 'lineno', 0)}"
-        found = frozenset({origin_of_length(f"{ast.unparse(node)} in {at}")})
+        found = frozenset({origin_of_length(f"{ast.unparse(node)} in {_home_of(node, place)}")})
         if not names or self._names_alone:
             return found
         sources = sources_of(node, place)
@@ -147,6 +162,12 @@ class Origins:
                 return frozenset()
             found |= own
         return found if sources.known else frozenset()
+
+
+def _home_of(node: ast.expr, place: Place) -> str:
+    """Where the scope begins that a name belongs to."""
+    own = owner_of(place.syntax, place.scope, node.id) if isinstance(node, ast.Name) else None
+    return f"{shown(place.syntax.filename)}:{getattr(own or place.scope, 'lineno', 0)}"
 
 
 def _place_of(node: ast.expr, place: Place) -> str:
