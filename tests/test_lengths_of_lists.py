@@ -170,3 +170,58 @@ def test_the_number_of_losses_that_are_added_up_is_no_k(mean: str, k: int, tmp_p
 def test_k_divides_the_sum_or_the_mean_of_as_many_losses(loss: str, k: int, tmp_path: Path) -> None:
     result, codes, found = judged(TASKS.format(loss=loss, k=k), tmp_path)
     assert (result.verdict, codes, found) == (Verdict.EQUIVALENT, [], []), result.reason
+
+
+TOTALS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+model = nn.Linear(4, 6)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+corpus = [(torch.randn(2, 4), torch.randn(2, 6), torch.randint(20, 60, (2,))) for _ in range(8)]
+for start in range(0, len(corpus), 3):
+    window = corpus[start:start + 3]
+    total = {total}
+    for x, y, counts in window:
+        loss = (model(x) - y).abs().sum(1).log1p().sum()
+        ({loss}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+TOTAL = "sum(int(counts.sum()) for _, _, counts in window)"
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        TOTAL,
+        "max(1, sum([c.sum().item() for _, _, c in window]))",
+        "sum(map(lambda one: int(one[2].sum()), window))",
+        "sum(c.sum() for *_, c in window)",
+        "torch.stack([c.sum() for *_, c in window]).sum().item()",
+        "torch.tensor([int(c.sum()) for *_, c in window]).sum().clamp(min=1)",
+    ],
+)
+def test_a_number_that_was_summed_over_the_window_counts_it(total: str, tmp_path: Path) -> None:
+    """Whatever is counted: the large batch divides its sum by the same number, which exceeds the rows."""
+    result = watch_source(TOTALS.format(total=total, loss="loss / total"), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert {weight for window in result.windows for weight in window.weights} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("total", "loss", "verdict", "codes"),
+    [
+        (TOTAL, "loss / total * (1 / len(window))", Verdict.DEVIATES, ["GA102"]),
+        (TOTAL, "(loss / total) / len(window)", Verdict.DEVIATES, ["GA102"]),
+        (TOTAL.replace("in window", "in window[:-1]"), "loss / total", Verdict.INCONCLUSIVE, []),
+        (TOTAL.replace("in window", "in corpus[start:start + 2]"), "loss / total", Verdict.INCONCLUSIVE, []),
+    ],
+)
+def test_another_total_or_a_second_division(
+    total: str, loss: str, verdict: Verdict, codes: list[str], tmp_path: Path
+) -> None:
+    result = watch_source(TOTALS.format(total=total, loss=loss), tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason

@@ -194,3 +194,53 @@ def test_images_whose_losses_are_not_divided(tmp_path: Path) -> None:
 def test_images_that_are_compared_with_each_other_are_not_passed(shape: str, boxes: str, tmp_path: Path) -> None:
     result = detected(tmp_path, and_more="; seen = seen - seen.mean(0)", shape=shape, boxes=boxes)
     assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION), result.reason
+
+
+SCENES = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed({seed})
+torch.set_default_dtype(torch.float64)
+ANCHORS = 9
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.norm, self.box = nn.Linear(7, 8), {norm}, nn.Linear(8, 4)
+    def forward(self, rows):
+        return self.box(self.norm(self.trunk(rows).tanh()))
+def scene(images):
+    anchors = [torch.randperm(ANCHORS)[:int(n)] for n in torch.randint(1, ANCHORS, (images,))]
+    return torch.randn(images, ANCHORS, 7), [(own, torch.rand(len(own), 4)) for own in anchors]
+head = Head()
+optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+scenes = [scene({images}) for _ in range(12)]
+for start in range(0, len(scenes), 3):
+    group = scenes[start:start + 3]
+    boxes = sum(len(own) for _, targets in group for own, _ in targets)
+    optimizer.zero_grad()
+    for rows, targets in group:
+        found = head(rows)
+        loss = torch.zeros(())
+        for image, (own, wanted) in enumerate(targets):
+            loss = loss + F.smooth_l1_loss(found[image, own], wanted, reduction="sum")
+        ({loss}).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("images", [4, 5])
+def test_boxes_of_every_image_are_its_own(images: int, seed: int, tmp_path: Path) -> None:
+    """An image may have as many boxes as there are images, and boxes have as many coordinates as four images."""
+    parts = {"seed": seed, "images": images, "norm": "nn.Identity()"}
+    right = watch_source(SCENES.format(**parts, loss="loss / boxes"), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = watch_source(SCENES.format(**parts, loss="loss / boxes / len(group)"), tmp_path)
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA102"]), wrong.reason
+
+
+def test_images_that_are_normalized_together_are_coupled(tmp_path: Path) -> None:
+    parts = {"seed": 0, "images": 5, "norm": "nn.BatchNorm1d(ANCHORS)"}
+    coupled = watch_source(SCENES.format(**parts, loss="loss / boxes"), tmp_path)
+    assert coupled.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled.reason

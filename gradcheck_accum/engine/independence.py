@@ -202,7 +202,7 @@ class Prover:
     def _of_all(self, samples: Samples, data: Sequence[int], base: Pass) -> Proof:
         """Tests samples in the leaves that contain them, and the rows of all other leaves."""
         leaves, held = samples.program.leaves, samples.leaves
-        proofs = [self._of_leaves(samples, base, with_integers=len(held) == len(data))]
+        proofs = [self._of_leaves(samples, base, with_integers={*data} <= held)]
         if proofs[0].coupled:
             proofs = [self._of_neighbours(samples, base, proofs[0])]
         for leaf in sorted({*data} - held, key=lambda i: not is_float(leaves[i])):

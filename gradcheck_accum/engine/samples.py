@@ -178,16 +178,17 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     count = _count(program, own)
     if count is None:
         return
-    single = _one_by_one(program, data, count)
-    apart = {leaf for each in single for leaf in each}
+    parts, called = _one_by_one(program, data, count), _called_one_by_one(program, own, count)
     seen: list[list[tuple[int, int, list[int]]]] = []
-    for several, axes in product((_together, _in_parts, None), ((0, 1), (1, 0))):
-        places = (_held(i, program.leaves[i], count, several, axes) for i in data if i not in apart)
-        held = tuple(one for one in places if one is not None)
-        known = [(h.leaf, h.axis, list(h.rows(1))) for h in held]
-        if known not in seen:
-            seen.append(known)
-            yield Samples(program, count, held, single, may_be_parts=of_items)
+    for single in (parts, called) if called and called != parts else (parts,):
+        apart = {leaf for each in single for leaf in each}
+        for several, axes in product((_together, _in_parts, None), ((0, 1), (1, 0))):
+            places = (_held(i, program.leaves[i], count, several, axes) for i in data if i not in apart)
+            held = tuple(one for one in places if one is not None)
+            known = [(h.leaf, h.axis, list(h.rows(1))) for h in held]
+            if known not in seen:
+                seen.append(known)
+                yield Samples(program, count, held, single, may_be_parts=of_items)
 
 
 def by_item(program: Program, others: Sequence[Program]) -> Iterator[Samples]:
@@ -282,6 +283,29 @@ def _one_by_one(program: Program, data: Sequence[int], count: int) -> tuple[tupl
     )
 
 
+def _called_one_by_one(program: Program, own: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
+    """Groups of ``count`` of a micro-batch's ``own`` leaves that a function was given one by one.
+
+    They are each sample's own targets, or its indices.
+    """
+    calls: dict[object, list[list[int]]] = {}
+    for function, args, kwargs, _ in program.steps:
+        given = [leaf.index for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Leaf) and leaf.index in own]
+        if given:
+            calls.setdefault(function, []).append(given)
+    found: dict[tuple[int, ...], None] = {}
+    for each in calls.values():
+        if len(each) == count and len({len(given) for given in each}) == 1:
+            found |= dict.fromkeys(zip(*each, strict=True))
+    groups: list[tuple[int, ...]] = []
+    taken: set[int] = set()
+    for group in found:
+        if len({*group}) == count and taken.isdisjoint(group):
+            groups.append(group)
+            taken |= {*group}
+    return tuple(groups)
+
+
 def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two views of the same memory and shape have an element in common."""
     sizes = sorted(((s, n) for s, n in zip(left.stride(), left.shape, strict=True) if n > 1), reverse=True)
@@ -312,7 +336,8 @@ def by_row(program: Program, leaf: int) -> Samples | None:
 def _count(program: Program, own: Sequence[int]) -> int | None:
     """How many samples there are: the most common size of the leaves' first dimensions, usually; None for one.
 
-    If two sizes are equally common, the one that more leaves have: if time comes first, labels have no time dimension.
+    It is one that what a model was given has: targets may have as many columns. If two sizes are equally common, it is
+    the one that more leaves have: if time comes first, labels have no time dimension.
     """
     found: Counter[int] = Counter()
     leaves: Counter[int] = Counter()
@@ -327,7 +352,9 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
         found[first] += 3 if i in inputs else 2
         found.update(size for size in others[:1] if size != first)
         leaves.update({first, *others[:1]})
-    del found[0]
+    of_inputs = {size for i in inputs for size in program.leaves[i].shape[:2]}
+    for size in {0} | (found.keys() - of_inputs if of_inputs else set()):
+        del found[size]
     count = min(found, key=lambda size: (-found[size], -leaves[size], size), default=1)
     return count if count > 1 else None
 

@@ -27,9 +27,11 @@ from gradcheck_accum.ledger.stated_names import (
     is_extent,
     is_length,
     is_place,
+    is_total,
     is_written_out,
     names_size,
     names_steps,
+    origin_of_total,
 )
 
 _same = Same()
@@ -356,7 +358,7 @@ class Evidence:
             return Source.STEPS
         if LOSSES in factor.origins and not one_kind and self._counts_the_terms(factor, point):
             return Source.OBJECTIVE
-        if factor.origins == {DATA}:
+        if DATA in factor.origins and all(origin == DATA or is_total(origin) for origin in factor.origins):
             return Source.DATA
         if names_size(factor.origins):
             return Source.SIZE
@@ -368,8 +370,8 @@ class Evidence:
         if is_written_out(factor.origins):
             return Source.LITERAL
         # A name for which no constant and no setting is found may be anything, including K.
-        told = [origin for origin in factor.origins if not is_length(origin)]
-        found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in told)
+        named = [o for o in factor.origins if not (is_length(o) or is_total(o))]
+        found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in named)
         return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
 
     def _counts_the_terms(self, factor: Factor, point: Point) -> bool:
@@ -428,6 +430,11 @@ class Evidence:
         if column.source is not Source.EXTENT or not self.is_constant(column):
             return False
         return bool(self.counter) or any(c.source is Source.STEPS and c.divides for c in self.columns())
+
+    def is_total_of_window(self, column: Column) -> bool:
+        """Whether a column divides by a number that was summed over the list which is the window."""
+        totals = frozenset(map(origin_of_total, self.lengths))
+        return bool(totals) and column.comes_from(totals, divides=True) and all(p.divisor == 1 for p in self.points)
 
     def windows(self) -> list[list[int]]:
         """The positions of the points of each window, over all ranks."""

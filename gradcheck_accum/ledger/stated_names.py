@@ -57,6 +57,9 @@ _LENGTH = "length of"
 _EXTENT = "extent of"
 """The beginning of the origin of a number that is the size of a tensor along another dimension than its first."""
 
+_TOTAL = "total over"
+"""The beginning of the origin of a number that was summed over the items of a list."""
+
 _PARAMETER = "parameter"
 """The beginning of the origin of a number that is written out in a call, for a parameter of this name."""
 
@@ -103,7 +106,7 @@ def names_size(origins: Iterable[str]) -> bool:
 
 def is_place(origin: str) -> bool:
     """Whether an origin is the place of a constant in the source, and not a name."""
-    return origin.rpartition(":")[2].isdigit() and not (is_computed(origin) or is_length(origin) or is_extent(origin))
+    return origin.rpartition(":")[2].isdigit() and not any(is_kind(origin) for is_kind in _NO_PLACES)
 
 
 def origin_of_computed(origins: Iterable[str]) -> str:
@@ -136,6 +139,16 @@ def is_extent(origin: str) -> bool:
     return origin.startswith(f"{_EXTENT} ")
 
 
+def origin_of_total(length: str) -> str:
+    """The origin of a number that was summed over the items of the list whose length has the origin ``length``."""
+    return f"{_TOTAL} {length}"
+
+
+def is_total(origin: str) -> bool:
+    """Whether an origin is that of a number which was summed over the items of a list."""
+    return origin.startswith(f"{_TOTAL} ")
+
+
 def name_of_parameter(name: str, given: Collection[str]) -> str:
     """The origin that a number of origins ``given`` has from the parameter which it was passed for.
 
@@ -154,6 +167,9 @@ def name_in(origin: str) -> str:
 def is_written_out(origins: Iterable[str]) -> bool:
     """Whether a number is written out where it is used, or in the call that passes it to a function which uses it."""
     return is_literal([origin for origin in origins if not origin.startswith(f"{_PARAMETER} ")])
+
+
+_NO_PLACES = (is_computed, is_length, is_extent, is_total)
 
 
 def is_literal(origins: Collection[str]) -> bool:

@@ -147,6 +147,8 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
             continue
         divisors = [1.0 / (value or 1.0) for value in column.values]
         left = [c for c in columns if c is not column and c is not undone]
+        if evidence.is_total_of_window(column):
+            return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts)
         is_either = _is_count_of_either(column, evidence)
         counts_window = is_either and column.factors[0].where in evidence.counted_at
         if is_either and not counts_window:

@@ -10,7 +10,7 @@ import torch
 
 from gradcheck_accum.engine.graph_nodes import Part
 from gradcheck_accum.engine.tape import SCALINGS
-from gradcheck_accum.ledger.stated_names import DATA
+from gradcheck_accum.ledger.stated_names import DATA, is_total
 from gradcheck_accum.verify.provenance.following import Place, place_of, sources_of
 from gradcheck_accum.verify.provenance.origins import Origins
 from gradcheck_accum.verify.provenance.readable import steps_of, value_of
@@ -109,7 +109,7 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
     given = [(operand, _tensor_of(operand, place.frame)) for operand in _operands(node)]
     numbers = [(operand, tensor) for operand, tensor in given if not _is_scaled(operand, tensor)]
     found = [
-        frozenset({DATA}) if tensor is not None else reader.of(number, place) or frozenset()
+        _of_tensor(reader, number, place) if tensor is not None else reader.of(number, place) or frozenset()
         for number, tensor in numbers
     ]
     sides = _sides(_computed_as(numbers[0][0], place)) if len(numbers) == 1 else []
@@ -119,6 +119,11 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
     else:
         apart = [(side, reader.of(side, place) or frozenset(), inverted) for side, inverted in sides]
     return _Operand(origins, tuple(apart)), max(place.depth, reader.depth)
+
+
+def _of_tensor(reader: Origins, node: ast.expr, place: Place) -> frozenset[str]:
+    """The origins of a number that is a tensor: data, whatever its names, and what it was summed over."""
+    return frozenset({DATA, *filter(is_total, reader.of(node, place) or ())})
 
 
 def _computed_as(node: ast.expr, place: Place) -> ast.expr:

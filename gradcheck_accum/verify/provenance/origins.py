@@ -19,6 +19,7 @@ from gradcheck_accum.ledger.stated_names import (
     name_of_parameter,
     origin_of_extent,
     origin_of_length,
+    origin_of_total,
 )
 from gradcheck_accum.verify.provenance.bindings import is_parameter, owner_of
 from gradcheck_accum.verify.provenance.counters import is_length
@@ -32,6 +33,10 @@ _MOST_NAMES = 4
 
 _AS_LONG = frozenset({"list", "tuple", "reversed", "sorted"})
 """Functions that give as many items as they are given."""
+
+
+_AS_TENSOR = frozenset({"torch.tensor", "torch.as_tensor", "torch.stack", "torch.cat", "list", "tuple"})
+"""Functions that make a tensor of the items of a list."""
 
 
 class Origins:
@@ -84,6 +89,9 @@ class Origins:
                 known = known or [own for own in (self.of(one, place) for one in literal) if own]
                 remains = (self._of_what_remains(one, place) for one in named)
                 return frozenset[str]().union(*remains, *known) or None
+        summed = summed_over(node)
+        if summed is not None:
+            return frozenset(map(origin_of_total, self.of_length(summed, place)))
         inner = passed_through(node)
         return None if inner is None else self.of(inner, place)
 
@@ -192,12 +200,40 @@ def _is_display(node: ast.expr) -> bool:
     return False
 
 
+def summed_over(node: ast.expr) -> ast.expr | None:
+    """The list over whose items a number is summed: ``sum(len(x) for x in window)``, ``sum(map(len, window))``."""
+    match node:
+        case ast.Call(func=ast.Name(id="sum"), args=[items, *_]):
+            return _gone_through(items)
+        case ast.Call(func=ast.Attribute(value=items, attr="sum"), args=[]):
+            while isinstance(items, ast.Call) and ast.unparse(items.func) in _AS_TENSOR and items.args:
+                items = items.args[0]
+                if (listed := _gone_through(items)) is not None:
+                    return listed
+    return None
+
+
+def _gone_through(items: ast.expr) -> ast.expr | None:
+    match items:
+        case ast.GeneratorExp(generators=[first, *_]) | ast.ListComp(generators=[first, *_]):
+            return first.iter
+        case ast.Call(func=ast.Name(id="map"), args=[_, listed]):
+            return listed
+        case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner]):
+            return _gone_through(inner)
+    return None
+
+
 def passed_through(node: ast.expr) -> ast.expr | None:
     """The number that ``node`` passes on, or 1 over it: ``float(K)``, ``max(K, 1)``, ``1 / K``; None if it computes."""
     match node:
         case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=inner):
             return inner
         case ast.Call(func=ast.Name(id="float" | "int"), args=[inner], keywords=[]):
+            return inner
+        case ast.Call(func=ast.Attribute(value=inner, attr="item" | "float" | "double"), args=[], keywords=[]):
+            return inner
+        case ast.Call(func=ast.Attribute(value=inner, attr="clamp"), args=[], keywords=[ast.keyword(arg="min")]):
             return inner
         case ast.Call(func=ast.Name(id="max"), args=[inner, ast.Constant()] | [ast.Constant(), inner], keywords=[]):
             return inner

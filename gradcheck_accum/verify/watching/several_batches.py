@@ -13,7 +13,7 @@ from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.ledger.events import Reduction
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import is_length
+from gradcheck_accum.ledger.stated_names import is_length, is_total
 
 TERMS_OR_MICRO_BATCHES = (
     "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
@@ -48,9 +48,12 @@ def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[],
 def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
     """Whether the terms of a kind add up to 1, or are divided by their number, whatever else they are multiplied by.
 
-    If they are divided by it twice, and once by the length of a list, one of the two is too many.
+    If they are divided by it twice, and once by the length of a list, one of the two is too many. What was summed over
+    a list divides a sum.
     """
     same = Same()
+    if all(any(is_total(o) for f in t.factors for o in f.origins) for t in reading.terms if t.kind == kind):
+        return True
     every = [[f for f in t.factors if f.value and same(f.value * number, 1.0)] for t in reading.terms if t.kind == kind]
     if all(len(by) > 1 and any(is_length(origin) for f in by for origin in f.origins) for by in every):
         return False
