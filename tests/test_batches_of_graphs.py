@@ -104,3 +104,67 @@ def test_layers_that_normalize_over_all_nodes(sizes: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
 def test_what_is_computed_over_all_nodes_is_not_passed(sizes: str, tmp_path: Path) -> None:
     assert watched(tmp_path, sizes=sizes, norm=CENTRED).verdict is not Verdict.EQUIVALENT
+
+
+MATRICES = """
+import torch
+from torch import nn
+torch.manual_seed(8)
+torch.set_default_dtype(torch.float64)
+def graph(n):
+    related = (torch.rand(n, n) < 0.5).double() + torch.eye(n)
+    return related / related.sum(1, keepdim=True), torch.randn(n, 4), torch.randn(n, 2)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.out = nn.Linear(4, 6), {norm}, nn.Linear(6, 2)
+    def forward(self, related, x):
+        return self.out(related @ torch.tanh(self.norm(self.first(related @ x))))
+graphs = [graph(n) for n in {sizes}]
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def loss_of(related, x, y):
+    found = model(related, x)
+    return {loss}
+for start in range(0, len(graphs), 3):
+    window = graphs[start:start + 3]
+    nodes = sum(len(x) for _, x, _ in window)
+    if {checked}:
+        blocks = torch.block_diag(*(related for related, _, _ in window))
+        together = [torch.cat([one[i] for one in window]) for i in (1, 2)]
+        expected = torch.autograd.grad(loss_of(blocks, *together) / nodes, [*model.parameters()])
+    for related, x, y in window:
+        (loss_of(related, x, y) / {divisor}).backward()
+    if {checked}:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SQUARES = "(found - y).square().sum()"
+PAIRS = "(found @ found.T - related).square().sum()"
+
+
+def of_matrices(folder: Path, **parts: object) -> VerifyResult:
+    given = {"norm": "nn.Identity()", "sizes": UNLIKE, "loss": SQUARES, "divisor": "nodes", "checked": False, **parts}
+    return watch_source(MATRICES.format(**given), folder)
+
+
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+def test_graphs_whose_nodes_a_matrix_relates(sizes: str, tmp_path: Path) -> None:
+    """A larger batch has no relation between the nodes of two graphs: their matrices are its blocks."""
+    right = of_matrices(tmp_path, sizes=sizes, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+
+
+def test_means_over_the_nodes_of_unlike_graphs(tmp_path: Path) -> None:
+    wrong = of_matrices(tmp_path, loss="(found - y).square().mean()", divisor="len(window)")
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA104"]), wrong.reason
+
+
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+@pytest.mark.parametrize("parts", [{"norm": CENTRED}, {"loss": PAIRS}], ids=["normalized", "pairs"])
+def test_nodes_that_more_than_their_matrix_relates_are_not_passed(
+    parts: dict[str, object], sizes: str, tmp_path: Path
+) -> None:
+    found = of_matrices(tmp_path, sizes=sizes, **parts)
+    assert found.verdict not in (Verdict.EQUIVALENT, Verdict.DEVIATES), found.reason

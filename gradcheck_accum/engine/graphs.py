@@ -2,7 +2,8 @@
 
 A batch of graphs numbers its nodes from 0, in the edges, and its graphs, in the vector that says which graph a node
 belongs to. Both numberings continue from one micro-batch to the next; all else is concatenated. This is how libraries
-for graphs make a batch of several, and therefore also a larger one.
+for graphs make a batch of several, and therefore also a larger one. Where a square matrix says which nodes are related,
+those of the micro-batches are the blocks of a larger one, which is 0 elsewhere.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ Each = Sequence[torch.Tensor]
 
 
 def nodes_in(leaves: Sequence[Each]) -> list[int] | None:
-    """How many nodes each micro-batch has: rows of a leaf, as few as its edges allow. None if it has no edges."""
+    """How many nodes each micro-batch has: rows of a leaf, as few as its edges allow.
+
+    Where there are no edges, as many as a square matrix and another leaf have rows. None if there is none of both.
+    """
     edges = [own for own in leaves if _are_edges(own)]
     if not edges:
-        return None
+        lengths = [[len(leaf) for leaf in own] for own in leaves if own[0].dim() and not _are_square(own)]
+        related = ([len(leaf) for leaf in own] for own in leaves if _are_square(own))
+        return next((nodes for nodes in related if nodes in lengths), None)
     least = [max(int(own[j].max()) + 1 for own in edges) for j in range(len(edges[0]))]
     counted = [[len(leaf) for leaf in own] for own in leaves if own[0].dim() and not _are_edges(own)]
     return min((own for own in counted if all(n >= m for n, m in zip(own, least, strict=True))), default=None)
@@ -35,6 +41,11 @@ def graphs_in(leaves: Sequence[Each], nodes: Sequence[int]) -> list[int]:
 def _are_edges(own: Each) -> bool:
     """Whether a leaf holds pairs of integers, one column each."""
     return all(_are_numbers(leaf) and leaf.dim() == 2 and len(leaf) == 2 and leaf.numel() for leaf in own)
+
+
+def _are_square(own: Each) -> bool:
+    """Whether a leaf is a square matrix of at least two rows in some micro-batch."""
+    return all(leaf.dim() == 2 and len(leaf) == leaf.shape[1] for leaf in own) and any(len(leaf) > 1 for leaf in own)
 
 
 def _number_graphs(own: Each, nodes: Sequence[int]) -> bool:
@@ -57,10 +68,12 @@ def _rise_by_one(leaf: torch.Tensor) -> bool:
 def numbered_on(own: Each, nodes: Sequence[int], graphs: Sequence[int]) -> tuple[list[torch.Tensor], int]:
     """A leaf as each micro-batch has it, its numbers going on where those before end; and the dimension to join along.
 
-    ``nodes`` and ``graphs`` are how many each micro-batch has.
+    ``nodes`` and ``graphs`` are how many each micro-batch has. A square matrix of nodes becomes rows of the large one.
     """
     if _are_edges(own):
         return counted_on(own, nodes), 1
+    if _are_square(own) and [len(leaf) for leaf in own] == [*nodes]:
+        return list(torch.block_diag(*(leaf.detach() for leaf in own)).split([*nodes])), 0
     return (counted_on(own, graphs) if _number_graphs(own, nodes) else [leaf.detach() for leaf in own]), 0
 
 
