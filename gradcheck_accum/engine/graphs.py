@@ -73,7 +73,8 @@ def numbered_on(own: Each, nodes: Sequence[int], graphs: Sequence[int]) -> tuple
     if _are_edges(own):
         return counted_on(own, nodes), 1
     if _are_square(own) and [len(leaf) for leaf in own] == [*nodes]:
-        return list(torch.block_diag(*(leaf.detach() for leaf in own)).split([*nodes])), 0
+        blocks = torch.block_diag(*(leaf.detach() for leaf in own))  # type: ignore[no-untyped-call]
+        return list(blocks.split([*nodes])), 0
     return (counted_on(own, graphs) if _number_graphs(own, nodes) else [leaf.detach() for leaf in own]), 0
 
 
