@@ -32,7 +32,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MOVES_WEIGHTS,
     OPTIMIZERS,
 )
-from gradcheck_accum.lint.syntax import Operator, UnaryOperator, call_name, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, UnaryOperator, call_name, text_of, walk
 
 
 def _either(names: Iterable[str]) -> frozenset[str]:
@@ -44,6 +44,7 @@ _GATHERS = _either({"append", "clear", "next"})
 _DEEPEST_BASE = 4
 _DEEPEST_SOURCE = 4
 """How many generators may pass on what another one yields."""
+_IDENTITIES = frozenset({Comparison.IS, Comparison.ISNOT, Comparison.IN, Comparison.NOTIN})
 _LEAVES = (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise)
 _NO_PLAIN_NAME = frozenset({"", ".", "("})
 """Prefixes of called names that are not plain names: methods, and the special entries."""
@@ -159,6 +160,17 @@ class Reach:
     def steps(self, body: Iterable[syntax.Node]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
+
+    def steps_otherwise(self, branch: syntax.If, orelse: Sequence[syntax.Statement]) -> bool:
+        """Whether a branch leaves out a step that is made ``orelse``, and no backward."""
+        if self.steps(branch.body) or not self.steps(orelse):
+            return False
+        return not (self.backward_in(branch.body) or self.backward_in(orelse))
+
+    def is_gate(self, branch: syntax.If, after: Sequence[syntax.Statement]) -> bool:
+        """Whether a branch that asks for a number ends the turn before a step, which a backward has come before."""
+        ends_the_turn = isinstance(branch.body[-1], (syntax.Continue, syntax.Return))
+        return ends_the_turn and self.steps_otherwise(branch, after) and any(map(_asks_for_a_number, walk(branch.test)))
 
     def steps_outside_of(self, function: syntax.Node, loop: syntax.Node) -> bool:
         """Whether a function steps an optimizer outside of one of its loops that the loop does not step."""
@@ -544,6 +556,13 @@ def _is_a_sum(keyword: syntax.Keyword) -> bool:
 def _returns(node: syntax.Statement) -> bool:
     """Whether a statement is a branch that returns."""
     return isinstance(node, syntax.If) and not node.orelse and isinstance(node.body[-1], syntax.Return)
+
+
+def _asks_for_a_number(node: syntax.Node) -> bool:
+    """Whether a part of a condition compares a number with another, or asks whether it divides one."""
+    if isinstance(node, syntax.Compare):
+        return not any(op in _IDENTITIES for op in node.ops)
+    return isinstance(node, syntax.BinOp) and node.op is Operator.MOD
 
 
 def _is_true(node: syntax.Expression) -> bool:
