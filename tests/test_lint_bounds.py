@@ -190,7 +190,7 @@ def train(model, loader, optimizer, criterion, args, epochs):
 GATES = {
     "fewer": "if waiting < args.passes:\n                continue",
     "another number": "if waiting != args.passes:\n                print(waiting)\n                continue",
-    "otherwise": "if waiting < args.passes:\n                continue\n            else:\n                print(waiting)",
+    "or else": "if waiting < args.passes:\n                continue\n            else:\n                print(x)",
 }
 
 
@@ -244,3 +244,29 @@ def train(model, loader, optimizer, criterion, args, K):
 """
     # The remainder is divided by K; nothing is known to be skipped.
     assert codes_in(loop) == ["GA103"]
+
+
+ROUNDS = """
+def train(model, loader, optimizer, criterion, args):
+    for _ in range(args.rounds):
+        {first}
+        for i, (x, y) in enumerate(loader):
+            ({loss} / args.every).backward()
+            {inside}
+            if (i + 1) % args.{end} == 0:
+                break
+        {last}
+"""
+STEP = "optimizer.step(); optimizer.zero_grad()"
+
+
+def test_a_number_at_whose_multiples_a_loop_ends_that_steps_is_no_window() -> None:
+    held = f"if (i + 1) % args.every == 0: {STEP}"
+    rounds = ROUNDS.format(loss=LOSS, first="pass", inside=held, last="pass", end="in_a_round")
+    assert codes_in(rounds) == ["GA301"]  # the rest of each round joins the next one's first window
+    whole = ROUNDS.format(
+        loss=LOSS, first="pass", inside=f"if (i + 1) % args.every == 0: {STEP}", last="pass", end="every"
+    )
+    assert codes_in(whole) == []
+    window = ROUNDS.format(loss=LOSS, first="pass", inside="pass", last=STEP, end="every")
+    assert codes_in(window) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.names import LENGTH, MICRO_BATCHES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
@@ -32,14 +33,22 @@ def bind_steps(run: State, value: Any) -> Any:
 def bind_length(run: State, value: Any, read_as: str) -> Any:
     """Make an unknown modulus the number of micro-batches that a pass gets, if its name says that it is that number.
 
-    A test that holds at its multiples holds at the last micro-batch of each pass.
+    A test that holds at its multiples holds at the last micro-batch of each pass. So it is if the loop ends there, and
+    is no window itself.
     """
     value = v.as_setting(value)
     says = (value.name, read_as) if isinstance(value, Symbol) and value.name else ()
-    if run.loops.passes and any(MICRO_BATCHES.fits(name.rpartition(".")[2]) for name in says):
+    is_called_so = any(MICRO_BATCHES.fits(name.rpartition(".")[2]) for name in says)
+    if run.loops.passes and says and (is_called_so or _ends_a_pass(run)):
         run.recorder.assumed_length = True
         bind_to_pass(run, value.name)
     return value
+
+
+def _ends_a_pass(run: State) -> bool:
+    """Whether a condition is being evaluated at which a loop over data ends that steps in its turns."""
+    branch = run.question.branch
+    return branch is not None and isinstance(branch.body[-1], syntax.Break) and run.reach.steps(run.loops.body)
 
 
 def bind(run: State, name: str, number: Num) -> None:
