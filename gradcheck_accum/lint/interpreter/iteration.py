@@ -275,7 +275,16 @@ def _goes_over_models(run: State, inner: _Inner) -> bool:
         return False
     if inner_training_loop(run, inner.loop.body) is not None:
         return False
+    if _calls_what_it_gets(inner.loop):
+        return True
     return any(_are_models(run.evaluate(node, run.calls.frames[-1])) for node in _collections_in(inner.loop.iter))
+
+
+def _calls_what_it_gets(loop: syntax.For) -> bool:
+    """Whether a loop calls what it goes over with something: these are networks, or losses, and no batches."""
+    names = {node.id for node in walk(loop.target) if isinstance(node, syntax.Name)}
+    calls = (node for statement in loop.body for node in walk(statement) if isinstance(node, syntax.Call))
+    return any(isinstance(call.func, syntax.Name) and call.func.id in names and bool(call.args) for call in calls)
 
 
 def _collections_in(node: syntax.Expression) -> Iterator[syntax.Expression]:
