@@ -223,6 +223,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return run.reach.acts(body)
     # Before any training, filling and zeroing tensors is part of setting up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
+    acts = acts or run.reach.hands_on_a_clip((*body, *orelse))
     phase = _last_phase(run, test, scope) if run.loops.depth else None
     if phase is not None:
         return bool(decide(run, test, v.ByDefault(holds=phase), acts))

@@ -28,6 +28,7 @@ from gradcheck_accum.lint.program.torch_names import (
     AVERAGES_OVER_RANKS,
     BACKWARD,
     CHOOSES_AT_RANDOM,
+    CLIPS,
     MAKES_AT_RANDOM,
     MOVES_WEIGHTS,
     OPTIMIZERS,
@@ -113,15 +114,29 @@ class Reach:
                 calls[id(around)] = calls[id(around)] | {name}
                 around = facts.around.get(id(around))
 
+        written = self._act_if_called(".step", calls)
         for facts in every:
             for owner, statement in facts.named_otherwise:
-                # A step that is written in this file may do anything.
-                if owner in self.steppers or ".step" in self._functions:
+                # A step that is written in this file may be an optimizer's, whatever has it.
+                if written or owner in self.steppers:
                     add(".step", statement, facts)
             for owner, statement in facts.switches:
                 if owner not in self._networks:
                     add(".train", statement, facts)
         return calls
+
+    def _act_if_called(self, name: str, calls: dict[int, set[str]]) -> bool:
+        """Whether any function of this name does something to gradients, itself or through others that it calls."""
+        known = new = {name}
+        while new:
+            functions = [function for one in new for function in self._functions.get(one, [])]
+            if any(isinstance(node, syntax.Attribute) and node.attr == "grad" for f in functions for node in walk(f)):
+                return True
+            called = set[str]().union(*(calls[id(function)] for function in functions))
+            if not called.isdisjoint(_either(TOUCH_GRADIENTS)):
+                return True
+            known, new = known | called, called - known
+        return False
 
     def _callers(self) -> dict[str, set[str]]:
         """For each name the functions that call it, and the classes whose objects call it as they are made."""
@@ -226,6 +241,13 @@ class Reach:
     @cached_property
     def _to_touching(self) -> frozenset[str]:
         return _closure(_either(TOUCH_GRADIENTS), self._callers())
+
+    def hands_on_a_clip(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements names what clips gradients without calling it: ``partial(clip_grad_norm_)``."""
+        nodes = [node for statement in body for node in walk(statement)]
+        called = {id(node.func) for node in nodes if isinstance(node, syntax.Call)}
+        named = (node for node in nodes if isinstance(node, (syntax.Name, syntax.Attribute)) and id(node) not in called)
+        return any(last_part(node) in CLIPS for node in named)
 
     def is_part_of(self, method: str, caller: str) -> bool:
         """Whether nothing calls a method but methods of one name: it is a part of them (``step`` and what it needs)."""
