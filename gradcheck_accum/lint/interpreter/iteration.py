@@ -87,7 +87,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             if trains and any(_ends_somewhere(one) for one in sources):
                 # It ends after a number of steps, and not where the data do.
-                items = items[: run.knowledge.whole_windows_in(len(items))]
+                items = items[: run.knowledge.counted_in(len(items))]
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
         case ("islice", inner, *bounds):
             goes_on = isinstance(inner, v.Stream)
@@ -425,10 +425,11 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         and run.reach.steps_outside_of(run.calls.stack[-1], loop)
     ):
         run.knowledge.bounds.add(bounds[0].name)
-    length = run.knowledge.unbounded_length()
+    length = run.knowledge.length_of_count()
     run.recorder.assumed_turns = True
-    if len(bounds) == 1 and v.is_named(bounds[0]):
-        run.iterated.ends[bounds[0].name] = length
+    if len(bounds) < 3 and v.is_named(bounds[-1]):
+        first = bounds[0].value if len(bounds) == 2 and isinstance(bounds[0], Num) else 0
+        run.iterated.ends[bounds[-1].name] = int(first) + length
     if len(bounds) >= 2 and isinstance(bounds[0], Num):
         step = bounds[2] if len(bounds) == 3 else Num(1)
         if isinstance(step, Symbol):

@@ -11,7 +11,7 @@ from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS, LARGEST_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
-from gradcheck_accum.lint.syntax import Comparison
+from gradcheck_accum.lint.syntax import Comparison, Junction, walk
 
 
 def bind_steps(run: State, value: Any) -> Any:
@@ -69,6 +69,9 @@ def bind_in_comparison(run: State, left: Any, right: Any, op: Comparison, litera
         # What a guard leaves a loop at may be the end of all passes, and says nothing of how long one is.
         return left, right
     if isinstance(left, Num) and isinstance(end := end_of_range(run, right), Num):
+        if v.END in end.tags and run.question.in_boundary and _asks_for_one_of_several(run.question.branch):
+            # Who steps at the end as well says that it may come in the middle of a window.
+            run.knowledge.end_anywhere()
         return left, end
     for number, other in ((left, right), (right, left)):
         other = v.as_setting(other)
@@ -84,10 +87,20 @@ def bind_in_comparison(run: State, left: Any, right: Any, op: Comparison, litera
     return left, right
 
 
+def _asks_for_one_of_several(branch: syntax.If | None) -> bool:
+    """Whether a condition holds in several cases, of which the end of a loop is one."""
+    nodes = () if branch is None else walk(branch.test)
+    return any(isinstance(node, syntax.BoolOp) and node.op is Junction.OR for node in nodes)
+
+
 def end_of_range(run: State, value: Any) -> Any:
     """A value, or the number of turns that a training loop over a range was given where it names the range's end.
 
     What counts with the turns of such a loop comes to it in the last one: it is no K.
     """
     turns = run.iterated.ends.get(value.name) if isinstance(value, Symbol) else None
-    return value if turns is None else Num(turns, frozenset({v.LENGTH, v.ASSUMED}))
+    if turns is None:
+        return value
+    return Num(
+        turns, frozenset({v.LENGTH, v.ASSUMED} if v.is_multiple_of_steps(value) else {v.LENGTH, v.ASSUMED, v.END})
+    )
