@@ -171,3 +171,102 @@ def fit(net, dl, opt, nominal, size, warm, epochs):
 @pytest.mark.parametrize(("test", "codes"), [("turn % every == 0", ["GA302"]), ("(turn + 1) % every == 0", [])])
 def test_a_boundary_that_counts_to_a_k_which_grows_in_a_warm_up(test: str, codes: list[str]) -> None:
     assert codes_in(GROWING.format(test=test)) == codes
+
+
+GATED = """
+def train(model, loader, optimizer, criterion, args, epochs):
+    {before}
+    for epoch in range(epochs):
+        {at_epoch}
+        for x, y in loader:
+            loss = {loss}
+            loss.backward()
+            waiting += 1
+            {gate}
+            optimizer.step()
+            optimizer.zero_grad()
+            waiting = 0
+"""
+GATES = {
+    "fewer": "if waiting < args.passes:\n                continue",
+    "another number": "if waiting != args.passes:\n                print(waiting)\n                continue",
+    "or else": "if waiting < args.passes:\n                continue\n            else:\n                print(x)",
+}
+
+
+@pytest.mark.parametrize("gate", GATES.values(), ids=list(GATES))
+def test_what_ends_the_turn_before_a_step_decides_on_it(gate: str) -> None:
+    # A count that goes on from epoch to epoch makes every window K; one that begins again leaves the remainder there.
+    goes_on = {"gate": gate, "before": "waiting = 0", "at_epoch": "pass"}
+    divided = f"{LOSS} / args.passes"
+    assert codes_in(GATED.format(loss=divided, **goes_on)) == []
+    assert codes_in(GATED.format(loss=LOSS, **goes_on)) == ["GA101"]
+    begins_again = {"gate": gate, "before": "optimizer.zero_grad()", "at_epoch": "waiting = 0"}
+    assert codes_in(GATED.format(loss=divided, **begins_again)) == ["GA301"]
+
+
+def test_a_function_that_returns_before_its_step_decides_on_it() -> None:
+    loop = """
+class Trainer:
+    def __init__(self, model, optimizer, passes):
+        self.model, self.optimizer, self.passes, self.waiting = model, optimizer, passes, 0
+
+    def update(self):
+        self.waiting += 1
+        if self.waiting < self.passes:
+            return
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.waiting = 0
+
+    def train(self, loader, criterion):
+        for x, y in loader:
+            {loss}.backward()
+            self.update()
+"""
+    assert codes_in(loop.format(loss="criterion(self.model(x), y)"), "GA1") == ["GA101"]
+    assert codes_in(loop.format(loss="(criterion(self.model(x), y) / self.passes)"), "GA1") == []
+
+
+def test_what_ends_the_turn_before_its_backward_or_after_its_step_decides_on_none() -> None:
+    loop = """
+def train(model, loader, optimizer, criterion, args, K):
+    for i, (x, y) in enumerate(loader):
+        if i < args.begin:
+            continue
+        (criterion(model(x), y) / K).backward()
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+        if i < args.quiet:
+            continue
+        print(i)
+"""
+    # The remainder is divided by K; nothing is known to be skipped.
+    assert codes_in(loop) == ["GA103"]
+
+
+ROUNDS = """
+def train(model, loader, optimizer, criterion, args):
+    for _ in range(args.rounds):
+        {first}
+        for i, (x, y) in enumerate(loader):
+            ({loss} / args.every).backward()
+            {inside}
+            if (i + 1) % args.{end} == 0:
+                break
+        {last}
+"""
+STEP = "optimizer.step(); optimizer.zero_grad()"
+
+
+def test_a_number_at_whose_multiples_a_loop_ends_that_steps_is_no_window() -> None:
+    held = f"if (i + 1) % args.every == 0: {STEP}"
+    rounds = ROUNDS.format(loss=LOSS, first="pass", inside=held, last="pass", end="in_a_round")
+    assert codes_in(rounds) == ["GA301"]  # the rest of each round joins the next one's first window
+    whole = ROUNDS.format(
+        loss=LOSS, first="pass", inside=f"if (i + 1) % args.every == 0: {STEP}", last="pass", end="every"
+    )
+    assert codes_in(whole) == []
+    window = ROUNDS.format(loss=LOSS, first="pass", inside="pass", last=STEP, end="every")
+    assert codes_in(window) == []

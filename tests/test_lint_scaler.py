@@ -70,3 +70,51 @@ def test_an_update_at_every_micro_batch_does_not_raise() -> None:
 
 def test_an_update_that_is_made_elsewhere_may_come_in_time() -> None:
     assert said([UNSCALE, CLIP, STEP]) == []
+
+
+MADE_FIRST = """
+from functools import partial
+import torch
+from torch import nn
+
+def make_clip(cfg):
+    clip = None
+    if cfg.max_norm is not None:
+        clip = partial(nn.utils.clip_grad_norm_, max_norm=cfg.max_norm)
+    return clip
+
+class Trainer:
+    def __init__(self, model, optimizer, cfg):
+        self.model, self.optimizer, self.cfg = model, optimizer, cfg
+        {options}
+        self.clip = make_clip(cfg)
+        self.scaler = torch.cuda.amp.GradScaler() if cfg.half else None
+
+    def train(self, loader, criterion, K):
+        for epoch in range(self.cfg.epochs):
+            for i, (x, y) in enumerate(loader):
+                loss = criterion(self.model(x), y) / K
+                if self.scaler is None:
+                    loss.backward()
+                else:
+                    self.scaler.scale(loss).backward()
+                if (i + 1) % K == 0:
+                    if self.scaler is not None:
+                        {unscale}
+                    if self.clip is not None:
+                        self.clip(self.model.parameters())
+                    if self.scaler is None:
+                        self.optimizer.step()
+                    else:
+                        self.scaler.step(self.optimizer)
+                        self.scaler.update()
+                    self.optimizer.zero_grad()
+            self.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("unscale", "wanted"), [("pass", ["GA501"]), ("self.scaler.unscale_(self.optimizer)", [])])
+def test_a_clip_that_the_setup_puts_together_is_tried_before_its_other_options(unscale: str, wanted: list[str]) -> None:
+    options = "\n        ".join(f"self.part_{n} = cfg.part_{n}() if cfg.has_{n} else None" for n in range(20))
+    found = lint_source(MADE_FIRST.format(options=options, unscale=unscale), "train.py")
+    assert [f.mistake.code for f in found if f.mistake.code.startswith("GA5")] == wanted

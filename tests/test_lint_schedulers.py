@@ -361,3 +361,50 @@ class BertAdam(torch.optim.Optimizer):
 )
 def test_an_optimizer_that_plans_its_rate_by_itself(made: str, told: str, found: list[str]) -> None:
     assert codes_in(PLANS_BY_ITSELF.format(made=made, told=told)) == found
+
+
+OWN_STEP = """
+class Warmup:
+    def __init__(self, optimizer, rate):
+        self.optimizer, self.rate, self.count = optimizer, rate, 0
+
+    def rate_now(self):
+        return self.rate * min(1, self.count / 100)
+
+    def step(self):
+        self.count += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate_now()
+        {does}
+
+class Trainer:
+    def __init__(self, model, optimizer, stats, args):
+        self.model, self.optimizer, self.stats, self.args = model, optimizer, stats, args
+        self.schedule = Warmup(optimizer, args.rate)
+
+    def train(self, loader, criterion):
+        for epoch in range(self.args.epochs):
+            self.model.zero_grad()
+            for i, (x, y) in enumerate(loader):
+                (criterion(self.model(x), y) / self.args.window).backward()
+                if (i + 1) % self.args.window == 0:
+                    {steps}
+                    self.model.zero_grad()
+                    self.stats.updates += 1
+                    if self.stats.updates % self.args.pause == 0:
+                        {at_pauses}
+"""
+
+
+def test_a_step_of_ones_own_that_does_nothing_to_gradients_decides_on_no_window() -> None:
+    # What the schedule is moved by says nothing of the windows, whose remainder each epoch begins with clearing.
+    places = {"does": "print(self.count)", "steps": "self.optimizer.step()", "at_pauses": "self.schedule.step()"}
+    assert codes_in(OWN_STEP.format(**places)) == ["GA301"]
+
+
+def test_one_that_steps_an_optimizer_is_its_step() -> None:
+    places = {"does": "self.optimizer.step()", "steps": "self.schedule.step()", "at_pauses": "print(epoch)"}
+    assert codes_in(OWN_STEP.format(**places)) == ["GA301"]
+    # The remainder is not lost where nothing is cleared before the next step, but joins the first window.
+    goes_on = OWN_STEP.replace("            self.model.zero_grad()\n            for", "            for")
+    assert codes_in(goes_on.format(**places)) == ["GA301"]

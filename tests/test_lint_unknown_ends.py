@@ -396,3 +396,47 @@ class Runner:
 @pytest.mark.parametrize(("scale", "codes"), [("", ["GA101"]), (" / self.every", ["GA103"])])
 def test_an_optimizer_by_its_name_and_given_back(scale: str, codes: list[str], rate: str, given: str) -> None:
     assert codes_in(GIVEN_BACK.format(scale=scale, rate=rate, given=given)) == codes
+
+
+COUNTED = """
+def train(model, data, optimizer, criterion, args, K):
+    total = {total}
+    held = 0
+    for i in range({first}total):
+        x, y = data.get_batch()
+        {loss}.backward()
+        held += 1
+        if (i + 1) % K == 0{last}:
+            {gradients}
+            optimizer.step()
+            optimizer.zero_grad()
+            held = 0
+        if (i + 1) % args.every == 0 or i + 1 == total:
+            print(i)
+"""
+ENDS = pytest.mark.parametrize("last", [" or i + 1 == total", " or i == total - 1", " or (i + 1 >= total)"])
+MEAN = "(criterion(model(x), y) / K)"
+
+
+def counted(
+    last: str, loss: str = MEAN, total: str = "args.total", gradients: str = "pass", first: str = ""
+) -> list[str]:
+    return codes_in(COUNTED.format(last=last, loss=loss, total=total, gradients=gradients, first=first))
+
+
+@ENDS
+def test_who_steps_at_the_end_of_a_count_too_says_that_it_may_come_within_a_window(last: str) -> None:
+    assert counted(last) == ["GA103"]
+    assert counted(last, first="args.first, ") == ["GA103"]
+    by_number = "[p.grad.div_(held) for p in model.parameters()]"
+    assert counted(last, loss="criterion(model(x), y)", gradients=by_number) == []
+
+
+def test_who_does_not_step_there_ends_with_a_window() -> None:
+    assert counted("") == []
+    assert counted("", first="args.first, ") == []
+
+
+@ENDS
+def test_a_count_of_whole_windows_ends_with_one(last: str) -> None:
+    assert counted(last, total="args.updates * K") == []

@@ -111,3 +111,48 @@ def test_a_module_beside_names_the_lines_of_the_file_that_runs_it(here: Path, ru
     for _ in range(runs):
         said = messages(here)
     assert "between backward (at train.py:8) and the step at train.py:10:" in said["clearing.py", 2]
+
+
+WRAPPED = """\
+class Warmup:
+    def __init__(self, optimizer):
+        self.optimizer, self.count = optimizer, 0
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+    def step(self):
+        self.count += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = min(1.0, self.count / 100)
+        self.optimizer.step()
+"""
+LOOP_THAT_WRAPS = """\
+import torch
+from warmup import Warmup
+
+def train(model, loader, criterion, epochs, K):
+    optimizer = Warmup(torch.optim.SGD(model.parameters(), lr=0.1))
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            (criterion(model(x), y) / K).backward()
+            if (i + 1) % K == 0{last}:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("last", "wanted"), [("", "GA301"), (" or i + 1 == len(loader)", "GA103")])
+def test_a_step_that_a_module_beside_wraps_is_where_the_loop_calls_it(here: Path, last: str, wanted: str) -> None:
+    (here / "warmup.py").write_text(WRAPPED)
+    (here / "train.py").write_text(LOOP_THAT_WRAPS.format(last=last))
+    found = lint_paths(["."], Settings()).findings
+    assert [(f.mistake.code, f.where.path, f.where.line) for f in found] == [(wanted, "train.py", 10)]
+    assert "as train.py runs it" not in found[0].message
+
+
+def test_what_steps_in_a_helper_of_another_name_is_where_it_is(here: Path) -> None:
+    (here / "warmup.py").write_text(WRAPPED.replace("def step(self)", "def advance(self)"))
+    (here / "train.py").write_text(LOOP_THAT_WRAPS.format(last="").replace("optimizer.step()", "optimizer.advance()"))
+    found = lint_paths(["."], Settings()).findings
+    assert [(f.mistake.code, f.where.path, f.where.line) for f in found] == [("GA301", "warmup.py", 12)]

@@ -16,14 +16,14 @@ from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOpe
 _NAMES = (syntax.Name, syntax.Attribute)
 _GREATER = frozenset({Comparison.GT, Comparison.GTE})
 _NEGATIVE = frozenset({Comparison.ISNOT, Comparison.NOTEQ, Comparison.NOTIN})
-_OPPOSITES = {
+OPPOSITES = {
     Comparison.EQ: Comparison.NOTEQ,
     Comparison.LT: Comparison.GTE,
     Comparison.LTE: Comparison.GT,
     Comparison.IS: Comparison.ISNOT,
     Comparison.IN: Comparison.NOTIN,
 }
-_OPPOSITES |= {after: before for before, after in _OPPOSITES.items()}
+OPPOSITES |= {after: before for before, after in OPPOSITES.items()}
 MOST_REMOTE = 3
 """How far from the gradients an answer can be: it is asked by the setup, and decides on nothing that acts on them."""
 ORDERED = _GREATER | {Comparison.LT, Comparison.LTE}
@@ -101,7 +101,7 @@ def _without_negation(node: syntax.Expression) -> tuple[syntax.Expression, bool]
 
 def _opposite(node: syntax.Compare) -> syntax.Compare:
     """A comparison that holds where ``node`` does not."""
-    return syntax.Compare(node.where, node.origin, node.left, (_OPPOSITES[node.ops[0]],), node.comparators)
+    return syntax.Compare(node.where, node.origin, node.left, (OPPOSITES[node.ops[0]],), node.comparators)
 
 
 def _in_words(node: syntax.Expression, negated: bool) -> tuple[str, str]:
@@ -177,19 +177,21 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         and not run.reach.backward_in(body)
         and not run.reach.steps(body)
     )
+    # What it leaves out is the step: it counts as a condition around that would.
+    ends = guards and not run.question.steps_otherwise
     refuses = gives_up(body) or gives_up(orelse)
     of_data = _is_a_call_about_data(run, test, scope)
     leaves = not orelse and _may_return(body) and not run.reach.backward_in(body)
     if leaves and not (guards or refuses or of_data or run.loops.depth) and _is_to_train(run):
         # Who leaves here does not train: the scenarios come first that do.
         _prefer(run, test, scope, holds=False)
-    outer, run.question.in_guard = run.question.in_guard, run.question.in_guard or guards or refuses or of_data
+    outer, run.question.in_guard = run.question.in_guard, run.question.in_guard or ends or refuses or of_data
     try:
         value = run.evaluate(test, scope)
     finally:
         run.question.in_guard = outer
     truth = answered(run, test, value)
-    if guards and truth is False and run.recorder.assumed_length:
+    if ends and truth is False and run.recorder.assumed_length:
         # The data may have more micro-batches than are assumed, and then this ends the pass.
         _note_end(run, test, scope)
         if _ends_the_only_pass(run, test, scope, body):
@@ -198,7 +200,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     if truth is not None and not (gives and (heed(run, test, scope) or rests_on_a_guess(run, test, scope))):
         return truth
     if guards:
-        _note_end(run, test, scope)
+        if ends:
+            _note_end(run, test, scope)
         if run.recorder.has_run and isinstance(body[-1], syntax.Continue) and _counts(test):
             # What comes after it in the turn, a step too, happens in some turns only.
             run.recorder.opaque(test, "how many micro-batches a window has")
@@ -206,7 +209,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
         leaves_out = ends_early and depends_on_data(run, test, scope)
         ends_with_a_window = _ends_with_a_window(run, test, scope) or _ends_the_only_pass(run, test, scope, body)
-        if ends_with_a_window or (leaves_out and not run.recorder.assumed_length):
+        if (ends and ends_with_a_window) or (leaves_out and not run.recorder.assumed_length):
             # The source does not show how many of its micro-batches are left.
             run.knowledge.forget_remainders()
         return False
@@ -220,6 +223,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return run.reach.acts(body)
     # Before any training, filling and zeroing tensors is part of setting up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
+    acts = acts or run.reach.hands_on_a_clip((*body, *orelse))
     phase = _last_phase(run, test, scope) if run.loops.depth else None
     if phase is not None:
         return bool(decide(run, test, v.ByDefault(holds=phase), acts))

@@ -246,10 +246,15 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
 
 
 def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Execute a function. A step of another module's function that takes a flag for it is located at the call."""
-    is_gated = not run.reach.is_own(function.node) and any(keyword.arg in GATES for keyword in node.keywords)
+    """Execute a function. What another module's function steps is located at the call, if that is a step itself.
+
+    It is called one (an optimizer that another one is wrapped in), or takes a flag for it.
+    """
+    is_elsewhere = not run.reach.is_own(function.node)
+    is_gated = is_elsewhere and any(keyword.arg in GATES for keyword in node.keywords)
+    is_a_step = is_elsewhere and getattr(function.node, "name", "") == "step" and not run.reach.backward(function.node)
     outer = run.calls.called_at
-    run.calls.called_at = node if is_gated else outer
+    run.calls.called_at = node if is_gated else outer or (node if is_a_step else None)
     run.calls.by[function.node] = node
     try:
         return call_function(run, function, args, kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import (
+    OPPOSITES,
     ORDERED,
     answered,
     choose,
@@ -174,14 +175,15 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
     result: Any = True
     for op, right_node in zip(node.ops, node.comparators, strict=True):
         right = evaluate(run, right_node, scope)
+        steps_if = OPPOSITES[op] if run.question.steps_otherwise else op
         literal = isinstance(node.left, syntax.Constant) or isinstance(right_node, syntax.Constant)
-        left, right = bind_in_comparison(run, left, right, op, literal)
+        left, right = bind_in_comparison(run, left, right, steps_if, literal)
         if right is UNKNOWN and isinstance(right_node, syntax.BinOp) and isinstance(right_node.right, syntax.Constant):
             # `i == num_batches - 1` says what the number of batches is compared with.
-            bind_in_comparison(run, left, evaluate(run, right_node.left, scope), op, literal)
-        if op in (Comparison.EQ, Comparison.GTE):
+            bind_in_comparison(run, left, evaluate(run, right_node.left, scope), steps_if, literal)
+        if steps_if in (Comparison.EQ, Comparison.GTE):
             run.note_count(right_node, right)
-        if op in (Comparison.EQ, Comparison.GTE, Comparison.GT):
+        if steps_if in (Comparison.EQ, Comparison.GTE, Comparison.GT):
             run.note_bound(right)
         if right is None and is_gradient(node.left) and op in (Comparison.IS, Comparison.ISNOT):
             # Whether a parameter was used at all is no question of accumulation.

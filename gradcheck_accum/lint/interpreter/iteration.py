@@ -87,7 +87,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             items = list(zip(*(items for items, _, _ in plans), strict=False))
             if trains and any(_ends_somewhere(one) for one in sources):
                 # It ends after a number of steps, and not where the data do.
-                items = items[: run.knowledge.whole_windows_in(len(items))]
+                items = items[: run.knowledge.counted_in(len(items))]
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
         case ("islice", inner, *bounds):
             goes_on = isinstance(inner, v.Stream)
@@ -275,7 +275,16 @@ def _goes_over_models(run: State, inner: _Inner) -> bool:
         return False
     if inner_training_loop(run, inner.loop.body) is not None:
         return False
+    if _calls_what_it_gets(inner.loop):
+        return True
     return any(_are_models(run.evaluate(node, run.calls.frames[-1])) for node in _collections_in(inner.loop.iter))
+
+
+def _calls_what_it_gets(loop: syntax.For) -> bool:
+    """Whether a loop calls what it goes over with something: these are networks, or losses, and no batches."""
+    names = {node.id for node in walk(loop.target) if isinstance(node, syntax.Name)}
+    calls = (node for statement in loop.body for node in walk(statement) if isinstance(node, syntax.Call))
+    return any(isinstance(call.func, syntax.Name) and call.func.id in names and bool(call.args) for call in calls)
 
 
 def _collections_in(node: syntax.Expression) -> Iterator[syntax.Expression]:
@@ -416,10 +425,11 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         and run.reach.steps_outside_of(run.calls.stack[-1], loop)
     ):
         run.knowledge.bounds.add(bounds[0].name)
-    length = run.knowledge.unbounded_length()
+    length = run.knowledge.length_of_count()
     run.recorder.assumed_turns = True
-    if len(bounds) == 1 and v.is_named(bounds[0]):
-        run.iterated.ends[bounds[0].name] = length
+    if len(bounds) < 3 and v.is_named(bounds[-1]):
+        first = bounds[0].value if len(bounds) == 2 and isinstance(bounds[0], Num) else 0
+        run.iterated.ends[bounds[-1].name] = int(first) + length
     if len(bounds) >= 2 and isinstance(bounds[0], Num):
         step = bounds[2] if len(bounds) == 3 else Num(1)
         if isinstance(step, Symbol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -42,10 +42,13 @@ from gradcheck_accum.lint.torch_calls.optimizers import looks_like_optimizer
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended, makes_no_graphs, summed
 
 
-def execute(run: State, statements: Iterable[syntax.Statement], scope: v.Scope) -> None:
+def execute(run: State, statements: Sequence[syntax.Statement], scope: v.Scope) -> None:
     """Carry out statements in order."""
-    for statement in statements:
+    for number, statement in enumerate(statements, 1):
         run.spend()
+        if isinstance(statement, syntax.If) and not run.sorting and run.reach.is_gate(statement, statements[number:]):
+            _if(run, statement, scope, statements[number:])
+            return
         handler = _HANDLERS.get(type(statement))
         if handler is not None:
             handler(run, statement, scope)
@@ -124,7 +127,8 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
     self_counting.carry(run, target, result)
 
 
-def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
+def _if(run: State, node: syntax.If, scope: v.Scope, gated: Sequence[syntax.Statement] = ()) -> None:
+    """Carry out one branch; what is ``gated`` comes after them, and is done where the first does not end the turn."""
     if run.sorting and _sorts(run, node, scope):
         return
     if leaves_out(run, node, scope):
@@ -133,8 +137,10 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
     if keeps_out(run, node, scope):
         skip(run, node.orelse, scope)
         return
-    decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
+    orelse = [*node.orelse, *gated]
+    decides = run.reach.steps(node.body) or run.reach.steps(orelse) or _collects(run, node)
     outer, run.question.in_boundary = run.question.in_boundary, decides
+    outer_side, run.question.steps_otherwise = run.question.steps_otherwise, run.reach.steps_otherwise(node, orelse)
     outer_condition, run.question.branch = run.question.branch, node
     run.question.was_open = False
     prefer_ranks(run, node.test, scope, (node.body, node.orelse))
@@ -142,6 +148,7 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
         chosen = choose(run, node.test, scope, (node.body, node.orelse or run.reach.other_branches(node)))
     finally:
         run.question.in_boundary, run.question.branch = outer, outer_condition
+        run.question.steps_otherwise = outer_side
     is_open = run.question.was_open and run.loops.depth > 0
     if is_open:
         run.question.open_around.append((node.test, scope))
@@ -149,7 +156,7 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
         _know_as_equal(run, node.test, scope)
     run.question.branches.append(node)
     try:
-        run.execute(node.body if chosen else node.orelse, scope)
+        run.execute(node.body if chosen else orelse, scope)
     finally:
         run.question.branches.pop()
         if is_open:

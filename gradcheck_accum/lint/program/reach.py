@@ -28,11 +28,12 @@ from gradcheck_accum.lint.program.torch_names import (
     AVERAGES_OVER_RANKS,
     BACKWARD,
     CHOOSES_AT_RANDOM,
+    CLIPS,
     MAKES_AT_RANDOM,
     MOVES_WEIGHTS,
     OPTIMIZERS,
 )
-from gradcheck_accum.lint.syntax import Operator, UnaryOperator, call_name, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, UnaryOperator, call_name, text_of, walk
 
 
 def _either(names: Iterable[str]) -> frozenset[str]:
@@ -44,6 +45,7 @@ _GATHERS = _either({"append", "clear", "next"})
 _DEEPEST_BASE = 4
 _DEEPEST_SOURCE = 4
 """How many generators may pass on what another one yields."""
+_IDENTITIES = frozenset({Comparison.IS, Comparison.ISNOT, Comparison.IN, Comparison.NOTIN})
 _LEAVES = (syntax.Break, syntax.Continue, syntax.Return, syntax.Raise)
 _NO_PLAIN_NAME = frozenset({"", ".", "("})
 """Prefixes of called names that are not plain names: methods, and the special entries."""
@@ -112,15 +114,29 @@ class Reach:
                 calls[id(around)] = calls[id(around)] | {name}
                 around = facts.around.get(id(around))
 
+        written = self._act_if_called(".step", calls)
         for facts in every:
             for owner, statement in facts.named_otherwise:
-                # A step that is written in this file may do anything.
-                if owner in self.steppers or ".step" in self._functions:
+                # A step that is written in this file may be an optimizer's, whatever has it.
+                if written or owner in self.steppers:
                     add(".step", statement, facts)
             for owner, statement in facts.switches:
                 if owner not in self._networks:
                     add(".train", statement, facts)
         return calls
+
+    def _act_if_called(self, name: str, calls: dict[int, set[str]]) -> bool:
+        """Whether any function of this name does something to gradients, itself or through others that it calls."""
+        known = new = {name}
+        while new:
+            functions = [function for one in new for function in self._functions.get(one, [])]
+            if any(isinstance(node, syntax.Attribute) and node.attr == "grad" for f in functions for node in walk(f)):
+                return True
+            called = set[str]().union(*(calls[id(function)] for function in functions))
+            if not called.isdisjoint(_either(TOUCH_GRADIENTS)):
+                return True
+            known, new = known | called, called - known
+        return False
 
     def _callers(self) -> dict[str, set[str]]:
         """For each name the functions that call it, and the classes whose objects call it as they are made."""
@@ -159,6 +175,17 @@ class Reach:
     def steps(self, body: Iterable[syntax.Node]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
+
+    def steps_otherwise(self, branch: syntax.If, orelse: Sequence[syntax.Statement]) -> bool:
+        """Whether a branch leaves out a step that is made ``orelse``, and no backward."""
+        if self.steps(branch.body) or not self.steps(orelse):
+            return False
+        return not (self.backward_in(branch.body) or self.backward_in(orelse))
+
+    def is_gate(self, branch: syntax.If, after: Sequence[syntax.Statement]) -> bool:
+        """Whether a branch that asks for a number ends the turn before a step, which a backward has come before."""
+        ends_the_turn = isinstance(branch.body[-1], (syntax.Continue, syntax.Return))
+        return ends_the_turn and self.steps_otherwise(branch, after) and any(map(_asks_for_a_number, walk(branch.test)))
 
     def steps_outside_of(self, function: syntax.Node, loop: syntax.Node) -> bool:
         """Whether a function steps an optimizer outside of one of its loops that the loop does not step."""
@@ -214,6 +241,13 @@ class Reach:
     @cached_property
     def _to_touching(self) -> frozenset[str]:
         return _closure(_either(TOUCH_GRADIENTS), self._callers())
+
+    def hands_on_a_clip(self, body: Iterable[syntax.Statement]) -> bool:
+        """Whether any of the statements names what clips gradients without calling it: ``partial(clip_grad_norm_)``."""
+        nodes = [node for statement in body for node in walk(statement)]
+        called = {id(node.func) for node in nodes if isinstance(node, syntax.Call)}
+        named = (node for node in nodes if isinstance(node, (syntax.Name, syntax.Attribute)) and id(node) not in called)
+        return any(last_part(node) in CLIPS for node in named)
 
     def is_part_of(self, method: str, caller: str) -> bool:
         """Whether nothing calls a method but methods of one name: it is a part of them (``step`` and what it needs)."""
@@ -544,6 +578,13 @@ def _is_a_sum(keyword: syntax.Keyword) -> bool:
 def _returns(node: syntax.Statement) -> bool:
     """Whether a statement is a branch that returns."""
     return isinstance(node, syntax.If) and not node.orelse and isinstance(node.body[-1], syntax.Return)
+
+
+def _asks_for_a_number(node: syntax.Node) -> bool:
+    """Whether a part of a condition compares a number with another, or asks whether it divides one."""
+    if isinstance(node, syntax.Compare):
+        return not any(op in _IDENTITIES for op in node.ops)
+    return isinstance(node, syntax.BinOp) and node.op is Operator.MOD
 
 
 def _is_true(node: syntax.Expression) -> bool:

@@ -57,6 +57,7 @@ class Knowledge:
         """Names that loops with a step inside and another after them count to: K, if losses are divided by them."""
         self._preferred: dict[str, bool] = {}
         self._whole = False
+        self._ends_anywhere = False
         self._data_is_given = False
         self._data_is_made = False
 
@@ -200,6 +201,20 @@ class Knowledge:
         if not self._whole:
             self._whole = True
             raise Restart
+
+    def end_anywhere(self) -> None:
+        """Let counts to a number that the source does not show end within a window: the loop steps at their end too."""
+        if not self._ends_anywhere:
+            self._ends_anywhere = True
+            raise Restart
+
+    def length_of_count(self) -> int:
+        """How many micro-batches a count gets to a number that the source does not show."""
+        return self.pass_length() if self._ends_anywhere else self.unbounded_length()
+
+    def counted_in(self, length: int) -> int:
+        """How many of some micro-batches such a count takes: whole windows, unless it may end anywhere."""
+        return length if self._ends_anywhere else self.whole_windows_in(length)
 
     def hurry(self) -> bool:
         """Let a few epochs stand for many; False where they do already."""

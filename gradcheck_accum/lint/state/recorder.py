@@ -24,6 +24,8 @@ from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Sche
 
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
+_LEAVES_GRADIENTS = frozenset({"backward", "show", "held"})
+"""What is recorded that takes nothing from gradients, and changes none."""
 
 
 @dataclass(slots=True)
@@ -90,7 +92,8 @@ class Recorder:
     """The number that ``units`` was at first."""
     _is_of_part: bool = False
     """Whether ``units`` is the size of what was cut out of a batch."""
-    _last: dict[tuple[tuple[int, int], ...], tuple[int, int]] = field(default_factory=dict)
+    _last: dict[tuple[tuple[int, int], ...], tuple[int, int, int]] = field(default_factory=dict)
+    """For each place of a backward its last micro-batch, the steps until then, and what had been recorded."""
     _called_on: list[int | None] = field(default_factory=list)
     _ran: int = -1
     """The micro-batch that was drawn last when a backward last ran."""
@@ -186,14 +189,22 @@ class Recorder:
         if len(batches) > 1:
             self.opaque(node, "one backward over the losses of several micro-batches")
             return
-        if self._last.get(place) == (micro_batch, self._steps):
-            # The same line again over the same batch: a sum over tasks, samples or players, not micro-batches.
-            self.opaque(node, "several backwards over one batch at the same place")
-            return
-        self._last[place] = (micro_batch, self._steps)
+        terms = _terms(tensor.parts, self.units)
+        before = self._last.get(place)
+        if before is not None and before[:2] == (micro_batch, self._steps):
+            # The same line again over the same batch: a sum over tasks or players, or parts of it.
+            if any(raw.kind not in _LEAVES_GRADIENTS for raw in self.raw[before[2] + 1 :]):
+                self.opaque(node, "several backwards over one batch at the same place")
+                return
+            first = self.raw[before[2]].details
+            first["terms"], terms = _unweighed(first["terms"]), _unweighed(terms)
+            # What each of them is of the micro-batch's loss is not known either.
+            self.graphs = {flow: part for flow, part in self.graphs.items() if part.micro_batch != micro_batch}
+        else:
+            self.graphs.update({part.flow: part for part in tensor.parts})
+        self._last[place] = (micro_batch, self._steps, len(self.raw))
         self._ran = self.micro_batch
         self._differentiated = True
-        self.graphs.update({part.flow: part for part in tensor.parts})
         self.backwards.update({part.flow: where for part in tensor.parts})
         self._note_divisors(tensor)
         self.raw.append(
@@ -205,7 +216,7 @@ class Recorder:
                     "micro_batch": max(self.micro_batch, 0),
                     "epoch": self.epoch,
                     "given": self.given(),
-                    "terms": _terms(tensor.parts, self.units),
+                    "terms": terms,
                     "grad_scaled": tensor.grad_scaled,
                     "synced": synced,
                     "cut_off": tensor.cut_off,
@@ -345,6 +356,11 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
         factors = _read(part.factors)
         terms.append(Term(name, part.reduction, known, factors, known, leaves_out=part.leaves_out))
     return tuple(terms)
+
+
+def _unweighed(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The same terms of losses, of which it is not known how much they weigh in their micro-batch."""
+    return tuple(replace(term, factors=(*term.factors, Factor(None))) for term in terms)
 
 
 def _read(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:

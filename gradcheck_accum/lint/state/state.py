@@ -6,7 +6,7 @@ expression: here they are declared, so that what a statement or a call means can
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from gradcheck_accum.ledger.location import Location
@@ -77,7 +77,7 @@ class State:
         """The value of an expression; `UNKNOWN` or a named symbol where the source does not tell."""
         raise NotImplementedError
 
-    def execute(self, statements: Iterable[syntax.Statement], scope: v.Scope) -> None:
+    def execute(self, statements: Sequence[syntax.Statement], scope: v.Scope) -> None:
         """Carry out statements in order."""
         raise NotImplementedError
 

@@ -134,6 +134,8 @@ class Question:
     """The statement whose condition it is."""
     in_boundary: bool = False
     """Whether it decides on a step."""
+    steps_otherwise: bool = False
+    """Whether that step is made where it does not hold: in the other branch, or in what a branch leaves out."""
     in_guard: bool = False
     """Whether it only decides on leaving a loop."""
     was_open: bool = False

@@ -33,6 +33,8 @@ COUNTED_OUT = "counted out"
 """Tag of the number of rows that a choice leaves of data whose rows the source shows."""
 ASSUMED = "assumed"
 """Tag of a length that the source does not show, and of what was computed from it."""
+END = "end"
+"""Tag of the assumed end of a count that is no multiple of K by its source, and of what was computed from it."""
 
 _NAME = "name of "
 

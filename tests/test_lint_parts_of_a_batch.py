@@ -1,0 +1,83 @@
+"""Backwards at one place over one batch: what each of them weighs is unknown, but not which window they are in."""
+
+from __future__ import annotations
+
+import pytest
+from loops_with_places import codes_in
+
+EACH_PART = """
+def train(model, loader, optimizer, criterion, K, epochs):
+    for epoch in range(epochs):
+        optimizer.zero_grad()
+        for i, (queries, wanted) in enumerate(loader):
+            for place in range(len(queries)):
+                loss = criterion(model(queries[place]), wanted[place]){scale}
+                loss.backward()
+                {each}
+            if (i + 1) % K == 0{flush}:
+                {before}
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+FLUSH = " or i + 1 == len(loader)"
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+
+
+def part(scale: str = "", each: str = "pass", flush: str = "", before: str = "pass") -> list[str]:
+    return codes_in("import torch\n" + EACH_PART.format(scale=scale, each=each, flush=flush, before=before))
+
+
+def test_what_no_step_uses_is_lost_whatever_it_weighs() -> None:
+    assert part() == ["GA301"]
+    assert part(before=CLIP) == ["GA301"]
+
+
+@pytest.mark.parametrize("scale", ["", " / K", " / len(queries)", " / len(queries) / K", " * 0.25"])
+def test_how_the_parts_are_scaled_is_not_judged(scale: str) -> None:
+    # A mean over the parts, a sum of them, and a mean of the window: a step for what is left makes no mistake for sure.
+    assert part(scale, flush=FLUSH, before=CLIP) == []
+    assert part(scale, each="print(loss.item())", flush=FLUSH) == []
+
+
+@pytest.mark.parametrize("given", ["network in networks", "name, network in networks.items()"])
+def test_networks_that_are_cleared_one_after_the_other_lose_nothing(given: str) -> None:
+    loop = f"""
+def train(networks, optimizers, loader, criterion):
+    for x, y in loader:
+        for {given}:
+            network.zero_grad()
+            criterion(network(x), y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+"""
+    assert codes_in(loop) == []
+
+
+def test_batches_of_an_inner_loop_are_micro_batches() -> None:
+    loop = """
+def train(network, optimizer, rounds, loader, criterion):
+    for name in rounds:
+        for x, y in loader:
+            network.zero_grad()
+            criterion(network(x), y).backward()
+        optimizer.step()
+"""
+    assert codes_in(loop, "GA2") == ["GA201"]
+
+
+def test_a_mean_over_all_parts_is_a_mean() -> None:
+    loop = """
+def train(model, loader, optimizer, criterion, K):
+    total, parts = 0.0, 0
+    for i, (queries, wanted) in enumerate(loader):
+        for place in range(4):
+            loss = criterion(model(queries[place]), wanted[place])
+            (loss / K).backward()
+            total += loss.item()
+            parts += 1
+        if (i + 1) % K == 0 or i + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
+    print(total / parts)
+"""
+    assert codes_in(loop) == []
