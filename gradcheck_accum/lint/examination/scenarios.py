@@ -374,6 +374,9 @@ def _enter(
         cls = holder if isinstance(holder, v.Class) else None
         if cls is None:
             return
+        # Its class may be one that derives from this, and has written what this leaves empty.
+        empty = reach.left_empty(cls.methods.values())
+        cls = replace(cls, methods={name: node for name, node in cls.methods.items() if name not in empty})
         instance = v.Instance(cls)
         init = cls.bound("__init__", instance)
         if init is not None and init.node is not function:
