@@ -227,6 +227,13 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     return bool(decide(run, test, value, acts, taken_first=not leaves))
 
 
+def ends_pass(run: State, node: syntax.If) -> bool:
+    """Whether a statement does nothing but leave a pass over the data, in which the loop steps."""
+    leaves = not node.orelse and isinstance(node.body[-1], (syntax.Break, syntax.Return))
+    in_a_pass = run.loops.passes > 0 and run.reach.steps(run.loops.body)
+    return leaves and in_a_pass and not run.reach.acts(node.body)
+
+
 def doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> None:
     """Note that a window's length is unknown where an open condition, or a part of one, counts to what may change."""
     asks = run.question.in_boundary and not run.question.in_guard and run.loops.depth

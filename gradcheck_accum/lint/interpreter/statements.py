@@ -9,7 +9,7 @@ from typing import Any
 
 from gradcheck_accum.ledger.events import Operation
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import choose, prefer_ranks, rule_out, settled
+from gradcheck_accum.lint.control_flow.conditions import choose, ends_pass, prefer_ranks, rule_out, settled
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
@@ -136,12 +136,14 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
     decides = run.reach.steps(node.body) or run.reach.steps(node.orelse) or _collects(run, node)
     outer, run.question.in_boundary = run.question.in_boundary, decides
     outer_condition, run.question.branch = run.question.branch, node
+    outer_end, run.question.ends_pass = run.question.ends_pass, ends_pass(run, node)
     run.question.was_open = False
     prefer_ranks(run, node.test, scope, (node.body, node.orelse))
     try:
         chosen = choose(run, node.test, scope, (node.body, node.orelse or run.reach.other_branches(node)))
     finally:
         run.question.in_boundary, run.question.branch = outer, outer_condition
+        run.question.ends_pass = outer_end
     is_open = run.question.was_open and run.loops.depth > 0
     if is_open:
         run.question.open_around.append((node.test, scope))

@@ -410,7 +410,7 @@ class Reach:
     def left_empty(self, methods: Iterable[Function]) -> frozenset[str]:
         """Those of a class's methods that do nothing, although these ask for their result: a derived class writes them.
 
-        (Hooks that nobody asks for a result may do nothing.)
+        (A hook, whose result is not asked for, may do nothing.)
         """
         methods = tuple(methods)
         empty = {m.name for m in methods if does_nothing(m)}

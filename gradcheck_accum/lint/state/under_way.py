@@ -136,6 +136,8 @@ class Question:
     """Whether it decides on a step."""
     in_guard: bool = False
     """Whether it only decides on leaving a loop."""
+    ends_pass: bool = False
+    """Whether it only decides on leaving a pass over the data in which the loop steps."""
     was_open: bool = False
     """Whether the one that was evaluated last was open, so that the scenario had to answer it."""
     branches: list[syntax.If] = field(default_factory=list)
