@@ -64,3 +64,29 @@ def test_a_training_function_may_yield(caller: str, divided: str, codes: list[st
     source = GENERATOR.format(divided=divided) + caller
     found = codes_in(source)
     assert [code for code in found if code != "GA301"] == codes
+
+
+RESTORED = """\
+from torch import nn
+
+def train(args, settings, net, loader, optimizer):
+    every = settings["accumulation_steps"]
+    turn = args.restored + 1
+    for _ in range(args.epochs):
+        for x, y in loader:
+            loss = nn.functional.mse_loss(net(x), y) / every
+            loss.backward()
+            if turn % every == 0:
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                {inside}
+            {each}
+            turn += 1
+"""
+UPDATE = "optimizer.step(); optimizer.zero_grad()"
+
+
+def test_a_counter_from_elsewhere_by_which_a_loop_only_clips() -> None:
+    assert codes_in(RESTORED.format(inside="pass", each=UPDATE)) == ["GA304"]
+    assert codes_in(RESTORED.format(inside=UPDATE, each="pass")) == []
+    assert codes_in(RESTORED.replace(" / every", "").format(inside=UPDATE, each="pass")) == ["GA101"]
+    assert codes_in(RESTORED.replace(" / every", "").format(inside="pass", each=UPDATE)) == []

@@ -59,7 +59,7 @@ def named(run: State, name: str, value: Any) -> Any:
 
 
 def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
-    """Give a counter that comes from elsewhere a number, where the loop steps by it. Raises Restart.
+    """Give a counter that comes from elsewhere a number, where the loop acts on gradients by it. Raises Restart.
 
     Nothing shows what it was when the loop began. Whoever tests it before it is raised has it begin at 1, and who tests
     it raised, or one more than it, at 0: so the first window is as long as the others, which is no mistake's doing.
@@ -70,7 +70,7 @@ def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
     tested = [
         part
         for branch in walk(around)
-        if isinstance(branch, syntax.If) and run.reach.steps(branch.body)
+        if isinstance(branch, syntax.If) and run.reach.touches_gradients(branch.body)
         for part in walk(branch.test)
         if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
     ]
