@@ -246,15 +246,27 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
 
 
 def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Execute a function. A step of another module's function that takes a flag for it is located at the call."""
-    is_gated = not run.reach.is_own(function.node) and any(keyword.arg in GATES for keyword in node.keywords)
+    """Execute a function.
+
+    A step of another module's function that takes a flag for it, or of an optimizer of its own, is located at the call.
+    """
+    elsewhere = not run.reach.is_own(function.node)
+    is_gated = elsewhere and any(keyword.arg in GATES for keyword in node.keywords)
     outer = run.calls.called_at
-    run.calls.called_at = node if is_gated else outer
+    run.calls.called_at = node if is_gated or (elsewhere and _is_an_optimizers(run, node, function)) else outer
     run.calls.by[function.node] = node
     try:
         return call_function(run, function, args, kwargs)
     finally:
         run.calls.called_at = outer
+
+
+def _is_an_optimizers(run: State, node: syntax.Call, function: v.Function) -> bool:
+    """Whether this file calls a method of an object that only steps and clears: an optimizer of the project's own."""
+    if not (run.reach.is_own(node) and isinstance(function.owner, v.Instance)):
+        return False
+    methods = function.owner.cls.methods.values()
+    return run.reach.steps(methods) and not run.reach.backward_in(methods)
 
 
 def _turn(run: State, maker: str) -> int | None:
