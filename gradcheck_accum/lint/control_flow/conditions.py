@@ -183,6 +183,10 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     if leaves and not (guards or refuses or of_data or run.loops.depth) and _is_to_train(run):
         # Who leaves here does not train: the scenarios come first that do.
         _prefer(run, test, scope, holds=False)
+    trains, otherwise = run.reach.backward_in(body), run.reach.backward_in(orelse)
+    if trains is not otherwise and not (guards or refuses or of_data or run.loops.depth) and _is_to_train(run):
+        # So do those in which the branch that trains is taken.
+        _prefer(run, test, scope, holds=trains)
     outer, run.question.in_guard = run.question.in_guard, run.question.in_guard or guards or refuses or of_data
     try:
         value = run.evaluate(test, scope)
