@@ -203,7 +203,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return truth
     if guards:
         _note_end(run, test, scope)
-        if run.recorder.has_run and isinstance(body[-1], syntax.Continue) and _counts(test):
+        if run.recorder.has_run and run.loops.acts and isinstance(body[-1], syntax.Continue) and _counts(test):
             # What comes after it in the turn, a step too, happens in some turns only.
             run.recorder.opaque(test, "how many micro-batches a window has")
         # Continuing after the backward skips no micro-batch.

@@ -229,6 +229,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     run.loops.guessed += guessed
     run.loops.depth += trains
     outer = run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts
+    outer_acts, run.loops.acts = run.loops.acts, trains or run.reach.acts(node.body)
     if trains:
         is_counted = isinstance(source, tuple) and source[:1] == ("range",)
         steps = run.reach.steps(node.body)
@@ -262,6 +263,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
         run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts = outer
+        run.loops.acts = outer_acts
         if is_pass and trains:
             run.loops.passes -= 1
         if listed is not None:
@@ -305,6 +307,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     run.loops.depth += trains
     outer_turn, outer_body, turns = run.loops.turn, run.loops.body, 0
     outer_window = run.loops.holds_a_window
+    outer_acts, run.loops.acts = run.loops.acts, trains or run.reach.acts(node.body)
     run.loops.body = node.body if trains else outer_body
     run.loops.holds_a_window = outer_window and not trains
     guessed = False
@@ -334,6 +337,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
         run.loops.turn, run.loops.body, run.loops.holds_a_window = outer_turn, outer_body, outer_window
+        run.loops.acts = outer_acts
 
 
 def _with(run: State, node: syntax.With, scope: v.Scope) -> None:

@@ -24,6 +24,8 @@ class Loops:
     """How many of them make gradients, one inside the other."""
     passes: int = 0
     """How many of them are passes over data."""
+    acts: bool = False
+    """Whether the innermost loop of all does anything to gradients."""
     guessed: int = 0
     """How many of them, in no training, take a number of turns that the source does not show."""
     idle: int = 0
