@@ -397,8 +397,8 @@ def depends_on_input(test: syntax.Expression, scope: v.Scope) -> bool:
     return any(isinstance(value, v.Data) for value in values_named_in(test, scope))
 
 
-def values_named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
-    """The values of the names in a condition."""
+def values_named_in(test: syntax.Node, scope: v.Scope) -> Iterator[Any]:
+    """The values of the names in a condition, or in what it decides on."""
     for node in walk(test):
         if isinstance(node, syntax.Name):
             holder = scope.find(node.id)

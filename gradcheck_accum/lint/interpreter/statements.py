@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_accum.ledger.events import Operation
+from gradcheck_accum.ledger.events import Operation, Purpose
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import choose, ends_pass, prefer_ranks, rule_out, settled
+from gradcheck_accum.lint.control_flow.conditions import (
+    choose,
+    ends_pass,
+    prefer_ranks,
+    rule_out,
+    settled,
+    settled_value,
+    values_named_in,
+)
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
@@ -149,6 +158,8 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
         run.question.open_around.append((node.test, scope))
     if chosen and decides:
         _know_as_equal(run, node.test, scope)
+    if not chosen and run.loops.passes:
+        _wait_for_report(run, node, scope)
     run.question.branches.append(node)
     try:
         run.execute(node.body if chosen else node.orelse, scope)
@@ -156,6 +167,32 @@ def _if(run: State, node: syntax.If, scope: v.Scope) -> None:
         run.question.branches.pop()
         if is_open:
             run.question.open_around.pop()
+
+
+def _wait_for_report(run: State, node: syntax.If, scope: v.Scope) -> None:
+    """Let a pass last until losses are reported that were divided for accumulation, after a number of micro-batches.
+
+    Raises Restart.
+    """
+    tests = [part for part in walk(node.test) if isinstance(part, syntax.BinOp) and part.op is Operator.MOD]
+    if len(tests) != 1 or run.reach.acts(node.body):
+        return
+    every = settled_value(run, tests[0].right, scope)
+    is_number = isinstance(every, Num) and isinstance(every.value, int) and v.LENGTH not in every.tags
+    if is_number and any(_holds_divided_losses(value) for s in node.body for value in values_named_in(s, scope)):
+        run.knowledge.note_interval(int(every.value))
+
+
+def _holds_divided_losses(value: Any) -> bool:
+    """Whether a value is a number read from losses that are divided for accumulation, or a meter of such."""
+    values = value.attributes.values() if isinstance(value, v.Instance) else (value,)
+    parts = (part for one in values if isinstance(one, v.Figure) for part in one.parts)
+    return any(_share_in_accumulation(part) != 1.0 for part in parts)
+
+
+def _share_in_accumulation(part: v.Part) -> float:
+    """By what a loss was multiplied for accumulation, and to undo that."""
+    return math.prod(f.value or 1.0 for f in part.factors if f.purpose is Purpose.ACCUMULATION)
 
 
 def _know_as_equal(run: State, test: syntax.Expression, scope: v.Scope) -> None:
