@@ -79,7 +79,10 @@ def _taken_modulo(reach: Reach, nodes: list[syntax.Node]) -> list[syntax.BinOp]:
 
 
 def _names_in(node: syntax.Node) -> set[str]:
-    return {n.id for n in walk(node) if isinstance(n, syntax.Name)}
+    """The names in an expression that stand for themselves, and for no object with a member there."""
+    nodes = walk(node)
+    holders = {id(n.value) for n in nodes if isinstance(n, (syntax.Attribute, syntax.Subscript))}
+    return {n.id for n in nodes if isinstance(n, syntax.Name) and id(n) not in holders}
 
 
 def _names_bound(node: syntax.Assign | syntax.AugAssign) -> list[syntax.Name]:
