@@ -64,3 +64,93 @@ def test_a_training_function_may_yield(caller: str, divided: str, codes: list[st
     source = GENERATOR.format(divided=divided) + caller
     found = codes_in(source)
     assert [code for code in found if code != "GA301"] == codes
+
+
+RESTORED = """\
+from torch import nn
+
+def train(args, settings, net, loader, optimizer):
+    every = settings["accumulation_steps"]
+    turn = args.restored + 1
+    for _ in range(args.epochs):
+        for x, y in loader:
+            loss = nn.functional.mse_loss(net(x), y) / every
+            loss.backward()
+            if turn % every == 0:
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                {inside}
+            {each}
+            turn += 1
+"""
+UPDATE = "optimizer.step(); optimizer.zero_grad()"
+
+
+def test_a_counter_from_elsewhere_by_which_a_loop_only_clips() -> None:
+    assert codes_in(RESTORED.format(inside="pass", each=UPDATE)) == ["GA304"]
+    assert codes_in(RESTORED.format(inside=UPDATE, each="pass")) == []
+    assert codes_in(RESTORED.replace(" / every", "").format(inside=UPDATE, each="pass")) == ["GA101"]
+    assert codes_in(RESTORED.replace(" / every", "").format(inside="pass", each=UPDATE)) == []
+
+
+GIVEN_ITS_COUNT = """\
+from torch import nn
+
+{head}({given}, batch, optimizer, every, turn):
+    {before}
+    out = {net}(batch["x"])
+    loss = nn.functional.mse_loss(out, batch["y"]) / every
+    loss.backward()
+    {each}
+    if {closes}:
+        {inside}
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.detach() * every
+"""
+PLAIN = {"head": "def one_batch", "given": "net", "net": "net"}
+CLIP = "nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
+
+
+def given_its_count(**places: str) -> list[str]:
+    defaults = PLAIN | {"before": "pass", "each": "pass", "inside": "pass", "closes": "turn % every == 0"}
+    return codes_in(GIVEN_ITS_COUNT.format(**(defaults | places)))
+
+
+@pytest.mark.parametrize("closes", ["turn % every == 0", "(turn + 1) % every == 0", "not (turn % every)"])
+def test_each_call_of_a_function_that_is_given_its_count_is_a_micro_batch(closes: str) -> None:
+    assert given_its_count(closes=closes) == []
+    assert given_its_count(closes=closes, inside=CLIP) == []
+    assert given_its_count(closes=closes, each=CLIP) == ["GA401"]
+    assert given_its_count(closes=closes, before="optimizer.zero_grad()") == ["GA201"]
+
+
+def test_so_is_one_of_a_method() -> None:
+    method = {"head": "class One(nn.Module):\n  def of", "given": "self", "net": "self"}
+    clips = "nn.utils.clip_grad_norm_(self.parameters(), 1.0)"
+    assert given_its_count(**method, each=clips) == ["GA401"]
+    assert given_its_count(**method, inside=clips) == []
+
+
+def test_what_else_such_a_function_leaves_to_its_callers_is_no_mistake() -> None:
+    assert (
+        codes_in(
+            GIVEN_ITS_COUNT.replace(" / every", "").format(
+                **PLAIN, before="", each="", inside="", closes="turn % every == 0"
+            )
+        )
+        == []
+    )
+    # What steps in each call is a window, whatever else the count decides on.
+    shown = "print(turn)\n    optimizer.step(); optimizer.zero_grad()\n    if turn < 0"
+    assert given_its_count(each=CLIP, closes=f"turn % every == 0: {shown}") == []
+
+
+def test_a_function_that_the_file_calls_is_judged_as_it_is_called() -> None:
+    calls = """
+def main(net, loader, optimizer):
+    for batch in loader:
+        one_batch(net, batch, optimizer, 1, 0)
+"""
+    text = GIVEN_ITS_COUNT.format(**PLAIN, before="", each=CLIP, inside="", closes="turn % every == 0")
+    assert codes_in(text) == ["GA401"]
+    assert codes_in(text + calls) == []

@@ -580,3 +580,24 @@ for i, (x, t) in enumerate(loader):
 def test_a_loss_of_unknown_weight_that_was_divided_by_k(places: dict[str, str], flagged: bool, given: str) -> None:
     source = filled(OF_UNKNOWN_WEIGHT, **({"given": given, "divisor": "accumulation_steps"} | places))
     assert ("GA802" in codes_in(source)) is flagged
+
+
+INTERVALS = {
+    "if i % 100 == 99: print(running / i)": True,
+    "if i % 100 == 0 and i > 0: print('loss', running / (i + 1))": True,
+    "if (i + 1) % 100 == 0: print(running / 100); running = 0.0": True,
+    "if (i + 1) % 200 == 0: logger.info(running / (i + 1))": True,
+    "if (i + 1) % 100 == 0: logger.info('%f', meter.mean)": True,
+    "if (i + 1) % 100 == 0: print(running / updates)": False,
+    "if (i + 1) % 100 == 0: print('sum', running)": False,
+}
+
+
+@pytest.mark.parametrize(("report", "wrong"), INTERVALS.items(), ids=INTERVALS)
+def test_what_is_reported_after_many_micro_batches_is_read_as_well(report: str, wrong: bool) -> None:
+    kept = "running += loss.item(); meter.update(loss.item())"
+    assert is_flagged(each=f"{kept}\n            {report}") is wrong
+    assert not is_flagged(early=kept, each=report)
+    undone = kept.replace(".item()", ".item() * K")
+    if "updates" not in report and "sum" not in report:
+        assert not is_flagged(each=f"{undone}\n            {report}")

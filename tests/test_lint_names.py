@@ -264,6 +264,64 @@ def test_what_somebody_else_writes_may_divide(setup: str) -> None:
     assert codes(found) == ["GA101", "GA301"]
 
 
+EMPTY = """\
+import torch
+from torch import nn
+
+class Base{base}:
+    def __init__(self):
+        super().__init__()
+        self.optimizer, self.schedule = None, None
+
+    def make_optimizer(self):
+        {empty}
+
+    def make_schedule(self):
+        'None.'
+
+    def after_epoch(self, epoch):
+        pass
+
+    def train_on(self, net, loader, epochs, K):
+        self.optimizer = self.make_optimizer()
+        {schedule}
+        for epoch in range(epochs):
+            self.optimizer.zero_grad()
+            for i, (x, y) in enumerate(loader, 1):
+                (nn.functional.mse_loss(net(x), y) / K).backward()
+                {clip}
+                if i % K == 0:
+                    {inside}
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+            self.optimizer.zero_grad()
+            self.after_epoch(epoch)
+{derived}"""
+CLIP = "nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
+
+
+def empty_methods(**places: str) -> list[str]:
+    defaults = {"base": "", "empty": "return", "schedule": "pass", "clip": "pass", "inside": "pass", "derived": ""}
+    return codes(EMPTY.format(**(defaults | places)))
+
+
+@pytest.mark.parametrize("base", ["", "(nn.Module)"])
+@pytest.mark.parametrize("empty", ["return", "pass", "return None", "'Yours.'", "..."])
+def test_a_method_that_does_nothing_but_is_asked_for_a_result_is_there_to_be_written(base: str, empty: str) -> None:
+    assert empty_methods(base=base, empty=empty) == ["GA301"]
+    assert empty_methods(base=base, empty=empty, clip=CLIP) == ["GA401", "GA301"]
+    assert empty_methods(base=base, empty=empty, inside=CLIP) == ["GA301"]
+
+
+def test_a_program_that_makes_an_object_of_the_class_leaves_nothing_to_others() -> None:
+    fetched = "self.schedule = self.make_schedule()"
+    if_any = f"if self.schedule is not None:\n                    {CLIP}"
+    made = "return torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)"
+    own = "\ndef main(net, loader):\n    Base().train_on(net, loader, 3, 4)\n"
+    assert empty_methods(schedule=fetched, clip=if_any, empty=made) == ["GA401", "GA301"]
+    assert empty_methods(schedule=fetched, clip=if_any, empty=made, derived=own) == ["GA301"]
+
+
 def test_what_is_none_is_asked_for_nothing_where_that_is_tested() -> None:
     source = PROPERTY.format(setup=LATER, loss="net(x).mean()")
     assert codes(source.replace("if i % K == 0:", "if self.optimizer is not None and i % K == 0:")) == []

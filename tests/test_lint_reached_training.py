@@ -200,3 +200,47 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("loop", LOOPS, ids=str)
 def test_training_is_come_to_and_nothing_else_is_found(loop: LabelledLoop) -> None:
     assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes
+
+
+ONLY_PREDICTS = """\
+import argparse
+import torch
+
+def check(net, loader, ranks):
+    for i, batch in enumerate(loader):
+        if ranks.count > 1 and batch.size(0) % ranks.count != 0:
+            continue
+        print(i, net(batch).mean())
+
+def main():
+    parser = argparse.ArgumentParser()
+    args = parser.parse_args()
+    net = build(args)
+    if args.only_predict:
+        net = shrink(net)
+    optimizer = None if args.only_predict else torch.optim.SGD(net.parameters(), lr=0.1)
+    train_loader, check_loader = loaders(args)
+    {asks}
+    if {trains}:
+        for epoch in range(args.epochs):
+            optimizer.zero_grad()
+            for i, batch in enumerate(train_loader):
+                loss = net(batch).mean(){scale}
+                loss.backward()
+                if (i + 1) % args.every == 0 or i + 1 == len(train_loader):
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if (i + 1) % args.check_every == 0:
+                    check(net, check_loader, args.ranks)
+    else:
+        check(net, check_loader, args.ranks)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("trains", ["not args.only_predict", "not args.only_predict and args.epochs > 0"])
+@pytest.mark.parametrize(("scale", "found"), [("", ["GA101"]), (" / args.every", ["GA103"])])
+def test_the_scenarios_that_train_come_first(trains: str, scale: str, found: list[str]) -> None:
+    asks = "\n    ".join(f"net = net.changed(number={number}) if args.flag_{number} else net" for number in range(20))
+    assert codes_in(ONLY_PREDICTS.format(asks=asks, trains=trains, scale=scale)) == found

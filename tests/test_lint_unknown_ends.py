@@ -440,3 +440,65 @@ def test_who_does_not_step_there_ends_with_a_window() -> None:
 @ENDS
 def test_a_count_of_whole_windows_ends_with_one(last: str) -> None:
     assert counted(last, total="args.updates * K") == []
+
+
+LEFT_BY_COUNT = """\
+import torch
+import torch.nn.functional as F
+
+class Trainer:
+    def one_round(self, net, loader):
+        kept = []
+        waiting = 0
+        {begin}
+        for i, (x, t) in enumerate(loader):
+            loss = F.mse_loss(net(x), t) / self.config["gradacc"]
+            kept.append({kept})
+            loss.backward()
+            waiting += 1
+            if waiting == self.config["gradacc"]:
+                waiting = 0
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            if {left}:
+                break
+        {flush}
+        return torch.stack(kept).mean()
+
+    def run(self, net, loader):
+        self.optimizer = torch.optim.Adam(net.parameters())
+        for _ in range(self.config["rounds"]):
+            self.one_round(net, loader)
+"""
+
+
+def left_by_count(**places: str) -> list[str]:
+    defaults = {"begin": "pass", "kept": "loss.detach()", "left": "(i + 1) % self.turns == 0", "flush": "pass"}
+    return codes_in(LEFT_BY_COUNT.format(**(defaults | places)))
+
+
+def test_what_a_pass_is_left_by_is_no_window() -> None:
+    assert left_by_count() == ["GA301"]
+    assert left_by_count(begin="self.optimizer.zero_grad()") == ["GA301"]
+    assert left_by_count(kept="loss") == ["GA801", "GA301"]
+    assert left_by_count(flush="self.optimizer.step(); self.optimizer.zero_grad()") == ["GA103"]
+    # The source may show that such a pass has whole windows, and what ends in a window is one.
+    whole = LEFT_BY_COUNT.replace('self.config["gradacc"]', "4")
+    places = {"begin": "pass", "kept": "loss.detach()", "flush": "pass"}
+    assert codes_in(whole.format(left="(i + 1) % 8 == 0", **places)) == []
+    assert codes_in(whole.format(left="(i + 1) % 10 == 0", **places)) == ["GA301"]
+
+
+def test_what_a_loop_without_a_step_is_left_by_is_its_window() -> None:
+    text = """\
+def train(net, loader, optimizer, turns, every):
+    for _ in range(turns):
+        optimizer.zero_grad()
+        for i, batch in enumerate(loader):
+            (net(batch).mean(){scale}).backward()
+            if (i + 1) % every == 0:
+                break
+        optimizer.step()
+"""
+    assert codes_in(text.format(scale=" / every")) == []
+    assert codes_in(text.format(scale="")) == ["GA101"]

@@ -14,7 +14,8 @@ LARGEST_FILE = 4 * 1024 * 1024
 
 _BACKWARD = rb"backward(?:(?<=\bbackward)|(?<=\bmanual_backward))(?<!def backward)[\s\\]*\("
 """Begins with a plain word, because `re` is quick to look for those."""
-_STEP = rb"\.[\s\\]*step[\s\\]*\("
+_STEP = rb"\.[\s\\]*step(?:_\w+)?[\s\\]*\("
+"""Also by a longer name: an optimizer of a project's own may do more (``optimizer.step_and_update_lr()``)."""
 _TELLS_TO_STEP = rb"\b(?:update_grad|need_update)[\s\\]*=(?!=)"
 """An argument that makes the call that runs backward step as well (timm's scalers): both in one."""
 _FROM = rb"from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^()]*)\)|([\w, \t]*))"

@@ -400,3 +400,84 @@ def test_a_loop_is_judged_the_same_with_its_helpers_in_another_module(
     before = lint_source(ast.unparse(ast.parse(loop)), "alone.py")
     after = lint_paths(["train.py", "helpers.py"]).findings
     assert sorted(f.mistake.code for f in after) == sorted(f.mistake.code for f in before)
+
+
+PACED = """\
+import torch
+
+class PacedOptim:
+    def __init__(self, net, settings):
+        self.inner = torch.optim.Adam(net.parameters(), betas=settings["betas"])
+        self.turn = settings["begin"]
+
+    def step_and_pace(self):
+        self.turn += 1
+        for group in self.inner.param_groups:
+            group["lr"] = self.turn**-0.5
+        self.inner.step()
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+"""
+MAKES_PACED = """\
+from nets import Net, PacedOptim
+
+def make(settings, device):
+    net = Net(settings).to(device)
+    return net, PacedOptim(net, settings)
+"""
+PACES = """\
+import torch
+from torch import nn
+from helpers.making import make
+
+def train(args, settings, device, loader):
+    net, optimizer = make(settings, device)
+    K = settings["grad_acc_step"]
+    step = args.restored + 1
+    while True:
+        for x, y in loader:
+            loss = nn.functional.mse_loss(net(x), y){scale}
+            loss.backward()
+            if step % K == 0:
+                {inside}
+            {each}
+            step += 1
+"""
+CLIPS = "nn.utils.clip_grad_norm_(net.parameters(), 1.0)"
+UPDATES = "optimizer.step_and_pace(); optimizer.zero_grad()"
+
+
+@pytest.mark.parametrize(
+    ("scale", "inside", "each", "expected"),
+    [
+        (" / K", CLIPS, UPDATES, [("train.py", 15, "GA304")]),
+        (" / K", f"{CLIPS}; {UPDATES}", "pass", []),
+        ("", f"{CLIPS}; {UPDATES}", "pass", [("train.py", 12, "GA101")]),
+        (" / K", UPDATES, CLIPS, [("train.py", 15, "GA401"), ("train.py", 15, "GA402")]),
+    ],
+)
+def test_an_optimizer_of_the_projects_own_is_stepped_where_it_is_called(
+    project: Callable[..., list[tuple[str, int, str]]],
+    scale: str,
+    inside: str,
+    each: str,
+    expected: list[tuple[str, int, str]],
+) -> None:
+    files = {
+        "train.py": PACES.format(scale=scale, inside=inside, each=each),
+        "helpers/making.py": MAKES_PACED,
+        "nets/__init__.py": "from .net import Net\nfrom .pace import PacedOptim\n",
+        "nets/net.py": "from torch import nn\n\nclass Net(nn.Module):\n    pass\n",
+        "nets/pace.py": PACED,
+    }
+    assert project(files, "train.py") == expected
+
+
+def test_what_a_module_imports_by_its_own_name_is_next_to_the_script(
+    project: Callable[..., list[tuple[str, int, str]]],
+) -> None:
+    loop = LOOP.format(imports="from utils.steps import micro_step", calls="micro_step(loss, opt, i, K)")
+    inner = "from steps import update\n" + STEPS.partition("\n\ndef update")[0]
+    files = {"train.py": loop, "utils/steps.py": inner, "steps.py": "def update" + STEPS.partition("def update")[2]}
+    assert project(files, "train.py") == [("steps.py", 2, "GA301"), ("utils/steps.py", 3, "GA101")]

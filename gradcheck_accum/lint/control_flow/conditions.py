@@ -185,6 +185,10 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     if leaves and not (guards or refuses or of_data or run.loops.depth) and _is_to_train(run):
         # Who leaves here does not train: the scenarios come first that do.
         _prefer(run, test, scope, holds=False)
+    trains, otherwise = run.reach.backward_in(body), run.reach.backward_in(orelse)
+    if trains is not otherwise and not (guards or refuses or of_data or run.loops.depth) and _is_to_train(run):
+        # So do those in which the branch that trains is taken.
+        _prefer(run, test, scope, holds=trains)
     outer, run.question.in_guard = run.question.in_guard, run.question.in_guard or ends or refuses or of_data
     try:
         value = run.evaluate(test, scope)
@@ -202,7 +206,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     if guards:
         if ends:
             _note_end(run, test, scope)
-        if run.recorder.has_run and isinstance(body[-1], syntax.Continue) and _counts(test):
+        if run.recorder.has_run and run.loops.acts and isinstance(body[-1], syntax.Continue) and _counts(test):
             # What comes after it in the turn, a step too, happens in some turns only.
             run.recorder.opaque(test, "how many micro-batches a window has")
         # Continuing after the backward skips no micro-batch.
@@ -229,6 +233,13 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return bool(decide(run, test, v.ByDefault(holds=phase), acts))
     doubt_boundary(run, test, scope)
     return bool(decide(run, test, value, acts, taken_first=not leaves))
+
+
+def ends_pass(run: State, node: syntax.If) -> bool:
+    """Whether a statement does nothing but leave a pass over the data, in which the loop steps."""
+    leaves = not node.orelse and isinstance(node.body[-1], (syntax.Break, syntax.Return))
+    in_a_pass = run.loops.passes > 0 and run.reach.steps(run.loops.body)
+    return leaves and in_a_pass and not run.reach.acts(node.body)
 
 
 def doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> None:
@@ -390,8 +401,8 @@ def depends_on_input(test: syntax.Expression, scope: v.Scope) -> bool:
     return any(isinstance(value, v.Data) for value in values_named_in(test, scope))
 
 
-def values_named_in(test: syntax.Expression, scope: v.Scope) -> Iterator[Any]:
-    """The values of the names in a condition."""
+def values_named_in(test: syntax.Node, scope: v.Scope) -> Iterator[Any]:
+    """The values of the names in a condition, or in what it decides on."""
     for node in walk(test):
         if isinstance(node, syntax.Name):
             holder = scope.find(node.id)

@@ -123,7 +123,7 @@ def _scenarios(
     thorough: bool,
 ) -> Explored:
     function = root.function
-    counts_itself = function is not None and bool(self_counting.counters(reach, function))
+    counts_itself = function is not None and _is_called_each_batch(reach, function, _owner_of(reach, root))
     knowledge = Knowledge()
     pending: list[tuple[int, int, dict[str, bool], object]] = [(0, 0, {}, None)]
     """Decisions to try, with how remote from the gradients they are, the nearest first, and what was done before."""
@@ -342,7 +342,7 @@ def _complete_run(
             else:
                 run.run_module(module, scope, definitions_only=True)
                 with suppress(Raised, Exhausted, Broke, Continued):
-                    _enter(run, reach, function, root.owner, scope)
+                    _enter(run, reach, function, _owner_of(reach, root), scope)
         except Restart:
             spent += run.spent
             continue
@@ -353,6 +353,19 @@ def _complete_run(
             return None, spent + run.spent
         return run, spent + run.spent
     return None, spent
+
+
+def _owner_of(reach: Reach, root: Root) -> syntax.ClassDef | None:
+    """The class on an object of which an entrance is called, if it is a method."""
+    return root.owner or next((cls for cls in reach.classes if root.function in cls.body), None)
+
+
+def _is_called_each_batch(reach: Reach, function: syntax.FunctionDef, owner: syntax.ClassDef | None) -> bool:
+    """Whether each call of a function is a micro-batch of a loop that nothing is known of, not even its framework."""
+    of_a_framework = (owner is not None and is_training_step(reach, owner, function)) or is_process_function(
+        reach, function
+    )
+    return not of_a_framework and self_counting.is_called_each_batch(reach, function)
 
 
 def _enter(
@@ -367,13 +380,15 @@ def _enter(
     One that makes several passes over the data itself, or never ends, is a whole training, and what it leaves behind
     meets no other.
     """
-    owner = owner or next((cls for cls in reach.classes if function in cls.body), None)
     instance: v.Instance | None = None
     if owner is not None:
         holder = scope.names.get(owner.name)
         cls = holder if isinstance(holder, v.Class) else None
         if cls is None:
             return
+        # Its class may be one that derives from this, and has written what this leaves empty.
+        empty = reach.left_empty(cls.methods.values())
+        cls = replace(cls, methods={name: node for name, node in cls.methods.items() if name not in empty})
         instance = v.Instance(cls)
         init = cls.bound("__init__", instance)
         if init is not None and init.node is not function:
@@ -385,7 +400,7 @@ def _enter(
     if is_process_function(reach, function):
         drive(run, v.Driver(v.Function(function, scope, instance)), [], {})
         return
-    if instance is not None and self_counting.counters(reach, function):
+    if _is_called_each_batch(reach, function, owner):
         self_counting.call_each_batch(run, instance, function, scope)
         return
     for _ in range(1 if function.name.startswith(_A_TEST) else 2):

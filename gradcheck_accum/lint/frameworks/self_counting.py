@@ -1,4 +1,6 @@
-"""Methods that count their own calls, and step at every K-th: each call is a micro-batch, whoever makes it.
+"""Functions that step at every K-th call: each is a micro-batch, whoever makes it.
+
+They count their calls themselves, as methods do, or are given the count.
 
 The callers are unknown: they may clear, divide, or step at the end. So only mistakes that the method makes by itself
 are reported.
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.program.reach import Reach
 
 REPORTED = frozenset({"GA201", "GA202", "GA401", "GA402"})
-"""The codes that need nothing but the method: clearings and clips between the backwards of one window."""
+"""The codes that need nothing but the function: clearings and clips between the backwards of one window."""
 
 
 def counters(reach: Reach, function: Function) -> set[str]:
     """The attributes that a method adds 1 to and takes modulo something to step: none if it trains in a loop."""
     nodes = walk(function)
-    if any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes):
+    if _trains_in_a_loop(reach, nodes):
         return set()
     counted = {
         n.target.attr
@@ -37,14 +39,60 @@ def counters(reach: Reach, function: Function) -> set[str]:
     }
     tested = {
         n.attr
-        for branch in nodes
-        if isinstance(branch, syntax.If) and reach.steps(branch.body)
-        for part in walk(branch.test)
-        if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
+        for part in _taken_modulo(reach, nodes)
         for n in walk(part.left)
         if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
+
+
+def given_count(reach: Reach, function: Function) -> syntax.BinOp | None:
+    """Where a function takes a count that it is given modulo something to step; None if it trains in a loop."""
+    nodes = walk(function)
+    if _trains_in_a_loop(reach, nodes) or not reach.backward(function):
+        return None
+    bound = {n.id for n in nodes if isinstance(n, (syntax.Assign, syntax.AugAssign)) for n in _names_bound(n)}
+    given = {parameter.arg for parameter in _parameters(function)} - bound
+    tests = [part for part in _taken_modulo(reach, nodes) if not given.isdisjoint(_names_in(part.left))]
+    counts = {name for part in tests for name in _names_in(part.left) if name in given}
+    return tests[0] if len(counts) == 1 else None
+
+
+def is_called_each_batch(reach: Reach, function: Function) -> bool:
+    """Whether each call of a function is a micro-batch."""
+    return bool(counters(reach, function)) or given_count(reach, function) is not None
+
+
+def _trains_in_a_loop(reach: Reach, nodes: list[syntax.Node]) -> bool:
+    return any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes)
+
+
+def _taken_modulo(reach: Reach, nodes: list[syntax.Node]) -> list[syntax.BinOp]:
+    """What is taken modulo something in the conditions that decide on a step."""
+    return [
+        part
+        for branch in nodes
+        if isinstance(branch, syntax.If) and reach.steps(branch.body)
+        for part in walk(branch.test)
+        if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
+    ]
+
+
+def _names_in(node: syntax.Node) -> set[str]:
+    """The names in an expression that stand for themselves, and for no object with a member there."""
+    nodes = walk(node)
+    holders = {id(n.value) for n in nodes if isinstance(n, (syntax.Attribute, syntax.Subscript))}
+    return {n.id for n in nodes if isinstance(n, syntax.Name) and id(n) not in holders}
+
+
+def _names_bound(node: syntax.Assign | syntax.AugAssign) -> list[syntax.Name]:
+    targets = node.targets if isinstance(node, syntax.Assign) else (node.target,)
+    return [target for target in targets if isinstance(target, syntax.Name)]
+
+
+def _parameters(function: Function) -> list[syntax.Arg]:
+    spec = function.args
+    return [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
 
 
 def named(run: State, name: str, value: Any) -> Any:
@@ -59,7 +107,7 @@ def named(run: State, name: str, value: Any) -> Any:
 
 
 def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
-    """Give a counter that comes from elsewhere a number, where the loop steps by it. Raises Restart.
+    """Give a counter that comes from elsewhere a number, where the loop acts on gradients by it. Raises Restart.
 
     Nothing shows what it was when the loop began. Whoever tests it before it is raised has it begin at 1, and who tests
     it raised, or one more than it, at 0: so the first window is as long as the others, which is no mistake's doing.
@@ -70,7 +118,7 @@ def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
     tested = [
         part
         for branch in walk(around)
-        if isinstance(branch, syntax.If) and run.reach.steps(branch.body)
+        if isinstance(branch, syntax.If) and run.reach.touches_gradients(branch.body)
         for part in walk(branch.test)
         if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
     ]
@@ -93,17 +141,38 @@ def carry(run: State, target: syntax.Expression, value: Any) -> None:
             run.assigned[name] = value
 
 
-def call_each_batch(run: State, owner: v.Instance, function: Function, scope: v.Scope) -> None:
-    """Call a method as a loop over endless data would."""
-    for name in counters(run.reach, function):
-        if not isinstance(owner.attributes.get(name), Num):
-            owner.attributes[name] = Num(0)
+def call_each_batch(run: State, owner: v.Instance | None, function: Function, scope: v.Scope) -> None:
+    """Call a function as a loop over endless data would."""
+    if owner is not None:
+        unknown = (n for n in counters(run.reach, function) if not isinstance(owner.attributes.get(n), Num))
+        owner.attributes.update(dict.fromkeys(unknown, Num(0)))
+    test = given_count(run.reach, function)
+    # Its first window is as long as the others (`begin`).
+    first = int(isinstance(test.left, syntax.Name)) if test is not None else 0
+    count = min(_names_in(test.left) & {parameter.arg for parameter in _parameters(function)}) if test else ""
     run.recorder.epoch = None
     run.loops.depth += 1
     try:
-        for _ in range(run.knowledge.unbounded_length()):
+        for turn in range(run.knowledge.unbounded_length()):
             run.draw()
-            parameters = function.args.args[1 : len(function.args.args) - len(function.args.defaults)]
-            call_function(run, v.Function(function, scope, owner), [Symbol(a.arg) for a in parameters], {})
+            given = _arguments(run, function, is_method=owner is not None)
+            if count:
+                given[count] = Num(first + turn)
+            call_function(run, v.Function(function, scope, owner), [], given)
     finally:
         run.loops.depth -= 1
+
+
+def _arguments(run: State, function: Function, *, is_method: bool) -> dict[str, Any]:
+    """What a caller passes that is not known, but for what has a default that is no number."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = dict(zip(reversed([a.arg for a in positional]), reversed(spec.defaults), strict=False))
+    given: dict[str, Any] = {}
+    for parameter in positional[is_method:]:
+        default = defaults.get(parameter.arg)
+        number = default.value if isinstance(default, syntax.Constant) else None
+        known = number if type(number) is int else None
+        if default is None or known is not None:
+            given[parameter.arg] = run.resolve(Symbol(parameter.arg, known))
+    return given

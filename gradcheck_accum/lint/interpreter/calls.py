@@ -248,18 +248,27 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
 def _carry_out(run: State, node: syntax.Call, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Execute a function. What another module's function steps is located at the call, if that is a step itself.
 
-    It is called one (an optimizer that another one is wrapped in), or takes a flag for it.
+    It is called one (an optimizer that another one is wrapped in), is an optimizer's own, or takes a flag for it.
     """
     is_elsewhere = not run.reach.is_own(function.node)
     is_gated = is_elsewhere and any(keyword.arg in GATES for keyword in node.keywords)
+    is_an_optimizers = is_elsewhere and _is_an_optimizers(run, node, function)
     is_a_step = is_elsewhere and getattr(function.node, "name", "") == "step" and not run.reach.backward(function.node)
     outer = run.calls.called_at
-    run.calls.called_at = node if is_gated else outer or (node if is_a_step else None)
+    run.calls.called_at = node if is_gated or is_an_optimizers else outer or (node if is_a_step else None)
     run.calls.by[function.node] = node
     try:
         return call_function(run, function, args, kwargs)
     finally:
         run.calls.called_at = outer
+
+
+def _is_an_optimizers(run: State, node: syntax.Call, function: v.Function) -> bool:
+    """Whether this file calls a method of an object that only steps and clears: an optimizer of the project's own."""
+    if not (run.reach.is_own(node) and isinstance(function.owner, v.Instance)):
+        return False
+    methods = function.owner.cls.methods.values()
+    return run.reach.steps(methods) and not run.reach.backward_in(methods)
 
 
 def _turn(run: State, maker: str) -> int | None:

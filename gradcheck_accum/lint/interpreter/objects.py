@@ -136,7 +136,8 @@ def super_method(run: State, node: syntax.Call, scope: v.Scope) -> v.Function | 
 def is_inherited(run: State, name: str) -> bool:
     """Whether a dotted name is a method that a class of this file has from a base elsewhere, or leaves to others."""
     owner, _, method = name.partition(".")
-    return owner in run.reach.open_classes or method in run.reach.left_open
+    reach = run.reach
+    return owner in reach.open_classes or method in reach.left_open or reach.is_empty(owner, method)
 
 
 def known_otherwise(node: syntax.Expression, value: Any) -> Any:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_accum.ledger.events import Operation
+from gradcheck_accum.ledger.events import Operation, Purpose
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.conditions import choose, prefer_ranks, rule_out, settled
+from gradcheck_accum.lint.control_flow.conditions import (
+    choose,
+    ends_pass,
+    prefer_ranks,
+    rule_out,
+    settled,
+    settled_value,
+    values_named_in,
+)
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
@@ -142,6 +151,7 @@ def _if(run: State, node: syntax.If, scope: v.Scope, gated: Sequence[syntax.Stat
     outer, run.question.in_boundary = run.question.in_boundary, decides
     outer_side, run.question.steps_otherwise = run.question.steps_otherwise, run.reach.steps_otherwise(node, orelse)
     outer_condition, run.question.branch = run.question.branch, node
+    outer_end, run.question.ends_pass = run.question.ends_pass, ends_pass(run, node)
     run.question.was_open = False
     prefer_ranks(run, node.test, scope, (node.body, node.orelse))
     try:
@@ -149,11 +159,14 @@ def _if(run: State, node: syntax.If, scope: v.Scope, gated: Sequence[syntax.Stat
     finally:
         run.question.in_boundary, run.question.branch = outer, outer_condition
         run.question.steps_otherwise = outer_side
+        run.question.ends_pass = outer_end
     is_open = run.question.was_open and run.loops.depth > 0
     if is_open:
         run.question.open_around.append((node.test, scope))
     if chosen and decides:
         _know_as_equal(run, node.test, scope)
+    if not chosen and run.loops.passes:
+        _wait_for_report(run, node, scope)
     run.question.branches.append(node)
     try:
         run.execute(node.body if chosen else orelse, scope)
@@ -161,6 +174,32 @@ def _if(run: State, node: syntax.If, scope: v.Scope, gated: Sequence[syntax.Stat
         run.question.branches.pop()
         if is_open:
             run.question.open_around.pop()
+
+
+def _wait_for_report(run: State, node: syntax.If, scope: v.Scope) -> None:
+    """Let a pass last until losses are reported that were divided for accumulation, after a number of micro-batches.
+
+    Raises Restart.
+    """
+    tests = [part for part in walk(node.test) if isinstance(part, syntax.BinOp) and part.op is Operator.MOD]
+    if len(tests) != 1 or run.reach.acts(node.body):
+        return
+    every = settled_value(run, tests[0].right, scope)
+    is_number = isinstance(every, Num) and isinstance(every.value, int) and v.LENGTH not in every.tags
+    if is_number and any(_holds_divided_losses(value) for s in node.body for value in values_named_in(s, scope)):
+        run.knowledge.note_interval(int(every.value))
+
+
+def _holds_divided_losses(value: Any) -> bool:
+    """Whether a value is a number read from losses that are divided for accumulation, or a meter of such."""
+    values = value.attributes.values() if isinstance(value, v.Instance) else (value,)
+    parts = (part for one in values if isinstance(one, v.Figure) for part in one.parts)
+    return any(_share_in_accumulation(part) != 1.0 for part in parts)
+
+
+def _share_in_accumulation(part: v.Part) -> float:
+    """By what a loss was multiplied for accumulation, and to undo that."""
+    return math.prod(f.value or 1.0 for f in part.factors if f.purpose is Purpose.ACCUMULATION)
 
 
 def _know_as_equal(run: State, test: syntax.Expression, scope: v.Scope) -> None:
@@ -234,6 +273,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     run.loops.guessed += guessed
     run.loops.depth += trains
     outer = run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts
+    outer_acts, run.loops.acts = run.loops.acts, trains or run.reach.acts(node.body)
     if trains:
         is_counted = isinstance(source, tuple) and source[:1] == ("range",)
         steps = run.reach.steps(node.body)
@@ -267,6 +307,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
         run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts = outer
+        run.loops.acts = outer_acts
         if is_pass and trains:
             run.loops.passes -= 1
         if listed is not None:
@@ -310,6 +351,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     run.loops.depth += trains
     outer_turn, outer_body, turns = run.loops.turn, run.loops.body, 0
     outer_window = run.loops.holds_a_window
+    outer_acts, run.loops.acts = run.loops.acts, trains or run.reach.acts(node.body)
     run.loops.body = node.body if trains else outer_body
     run.loops.holds_a_window = outer_window and not trains
     guessed = False
@@ -339,6 +381,7 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
         run.loops.turn, run.loops.body, run.loops.holds_a_window = outer_turn, outer_body, outer_window
+        run.loops.acts = outer_acts
 
 
 def _with(run: State, node: syntax.With, scope: v.Scope) -> None:

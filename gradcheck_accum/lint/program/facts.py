@@ -115,6 +115,21 @@ def is_left_open(function: Function) -> bool:
     return refuses or any("abstract" in text_of(decorator) for decorator in function.decorator_list)
 
 
+def does_nothing(function: Function) -> bool:
+    """Whether a method has no statement that does anything, nor gives anything back."""
+    return not function.decorator_list and all(map(_does_nothing, function.body))
+
+
+def _does_nothing(statement: syntax.Statement) -> bool:
+    if isinstance(statement, syntax.Return):
+        return statement.value is None or (
+            isinstance(statement.value, syntax.Constant) and statement.value.value is None
+        )
+    if isinstance(statement, syntax.Expr):
+        return isinstance(statement.value, syntax.Constant)
+    return isinstance(statement, syntax.Pass)
+
+
 def last_part(node: syntax.Expression) -> str:
     """The last part of a dotted name."""
     return text_of(node).rpartition(".")[2]

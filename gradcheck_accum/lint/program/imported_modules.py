@@ -41,6 +41,8 @@ _SUMS = re.compile(rb"reduction\s*=\s*[\"']sum")
 """Is in the text of a network that computes its own loss, as a sum."""
 _SCHEDULES = re.compile(rb"LambdaLR\b|\b_?LRScheduler\b")
 """Is in the text of what makes a schedule of the project's own: for how many moves, reading it shows."""
+_MAKES_OPTIMIZERS = re.compile(rb"\b[A-Z]\w*Optim\w*\s*\(")
+"""Is in the text of what makes an optimizer of the project's own: what it steps, reading it shows."""
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _MOST_MODULES = 12
 _MOST_READ = 300
@@ -197,7 +199,7 @@ class _Search:
         if found is not None or not passed_on:
             return found
         (name,) = one.names
-        for file in local_imports.places(path, one.level, one.module):
+        for file in self._places(one, path):
             source = self.sources.get(file)
             origin = source.origin_of(name) if source is not None else None
             if origin is not None:
@@ -205,8 +207,18 @@ class _Search:
                 return self._definition(replace(one, level=level, module=module), file, passed_on - 1)
         return None
 
+    def _places(self, one: _Import, path: str) -> Iterator[str]:
+        """The files that an import in the file at ``path`` may mean, but for that one: also those next to the script.
+
+        Whatever a script imports finds what is next to the script, wherever it is itself.
+        """
+        own = os.path.normpath(path)
+        yield from (file for file in local_imports.places(path, one.level, one.module) if os.path.normpath(file) != own)
+        if not one.level and os.path.dirname(own) != os.path.dirname(os.path.normpath(self.found.path)):
+            yield from local_imports.places(self.found.path, 0, one.module)
+
     def _find(self, one: _Import, path: str) -> ImportedModule | None:
-        for file in local_imports.places(path, one.level, one.module):
+        for file in self._places(one, path):
             if os.path.normpath(file) == os.path.normpath(self.found.path):
                 return None
             source = self._read(file)
@@ -238,7 +250,7 @@ class _Search:
 
 
 def _is_worth_reading(source: local_imports.Source, wanted: Collection[str]) -> bool:
-    held = any(source.holds(pattern, wanted) for pattern in (_MATTERS, _SUMS, _SCHEDULES))
+    held = any(source.holds(pattern, wanted) for pattern in (_MATTERS, _SUMS, _SCHEDULES, _MAKES_OPTIMIZERS))
     return held or _weights_losses(source, wanted)
 
 

@@ -19,6 +19,7 @@ from gradcheck_accum.lint.program.facts import (
     Function,
     adds_one,
     called_as,
+    does_nothing,
     last_part,
     names_called,
     stepper,
@@ -439,6 +440,30 @@ class Reach:
                 if other.name == last_part(base) and other is not cls:
                     methods |= self._methods_of(other, depth + 1)
         return methods | {m.name: m for m in cls.body if isinstance(m, syntax.FunctionDef)}
+
+    def left_empty(self, methods: Iterable[Function]) -> frozenset[str]:
+        """Those of a class's methods that do nothing, although these ask for their result: a derived class writes them.
+
+        (A hook, whose result is not asked for, may do nothing.)
+        """
+        methods = tuple(methods)
+        empty = {m.name for m in methods if does_nothing(m)}
+        if not empty:
+            return frozenset()
+        nodes = [n for method in methods for n in walk(method)]
+        alone = {id(n.value) for n in nodes if isinstance(n, syntax.Expr)}
+        asked = {
+            n.func.attr
+            for n in nodes
+            if isinstance(n, syntax.Call) and isinstance(n.func, syntax.Attribute) and id(n) not in alone
+            if text_of(n.func.value) == "self"
+        }
+        return frozenset(empty & asked)
+
+    def is_empty(self, owner: str, method: str) -> bool:
+        """Whether a class of these modules has a method that does nothing."""
+        own = [m for cls in self.classes if cls.name == owner for m in cls.body if isinstance(m, syntax.FunctionDef)]
+        return any(m.name == method and does_nothing(m) for m in own)
 
     def bases(self, cls: syntax.ClassDef, depth: int = 0) -> set[str]:
         """The names of the classes that a class derives from, as far as those are known by name."""

@@ -17,6 +17,8 @@ from gradcheck_accum.lint.state.values import Num
 ASSUMED_STEPS = 4
 _WORDS = re.compile(r"[^\W\d]\w*")
 LARGEST_STEPS = 64
+LONGEST_INTERVAL = 200
+"""Micro-batches after which a loop may report for a pass to be long enough for that."""
 
 
 class Knowledge:
@@ -43,6 +45,8 @@ class Knowledge:
         """The moduli, each with its origins, in the conditions that decide on steps."""
         self._bounds: dict[syntax.If, WindowBound] = {}
         """What a count was last compared with in such a condition."""
+        self._interval = 0
+        """The longest number of micro-batches after which the loop reports losses, of those above all windows."""
         self._ignored: set[int] = set()
         """Those that do not, once they have made passes too long to be followed."""
         self.hurries = as_written
@@ -98,6 +102,12 @@ class Knowledge:
             now = self._acting.get(value), self._origins[value], True
             if now != before and value <= LARGEST_STEPS and self._is_relied_on:
                 raise Restart
+
+    def note_interval(self, value: int) -> None:
+        """Let a pass have as many micro-batches as the loop reports losses after. Raises Restart if it has fewer."""
+        if LARGEST_STEPS < value <= LONGEST_INTERVAL and value not in self._ignored and value > self._interval:
+            self._interval = value
+            raise Restart
 
     def counts_windows(self, value: int, origins: frozenset[str]) -> bool:
         """Whether what losses are divided by, a number of these origins, is stated to be K.
@@ -230,6 +240,7 @@ class Knowledge:
         """Ignore the numbers by which a loop only reports; False if that makes no pass shorter."""
         idle = {number for number in self._moduli - self._acting.keys() if number > ASSUMED_STEPS}
         self._moduli -= idle
+        self._interval = 0
         self._ignored |= idle
         return bool(idle)
 
@@ -262,10 +273,10 @@ class Knowledge:
             return self.unbounded_length()
         # What decides on a step need not be a modulus.
         counted = [*self.window, *self.compared]
-        length = 3 * max(counted) + 1
+        least = length = max(3 * max(counted), self._interval) + 1
         while any(length % m < min(2, m - 1) for m in counted if m > 1):
             length += 1
-            if length > 20 * max(counted):
+            if length > least + 20 * max(counted):
                 break
         return length if any(m > 1 for m in counted) else 3
 

@@ -24,6 +24,8 @@ class Loops:
     """How many of them make gradients, one inside the other."""
     passes: int = 0
     """How many of them are passes over data."""
+    acts: bool = False
+    """Whether the innermost loop of all does anything to gradients."""
     guessed: int = 0
     """How many of them, in no training, take a number of turns that the source does not show."""
     idle: int = 0
@@ -138,6 +140,8 @@ class Question:
     """Whether that step is made where it does not hold: in the other branch, or in what a branch leaves out."""
     in_guard: bool = False
     """Whether it only decides on leaving a loop."""
+    ends_pass: bool = False
+    """Whether it only decides on leaving a pass over the data in which the loop steps."""
     was_open: bool = False
     """Whether the one that was evaluated last was open, so that the scenario had to answer it."""
     branches: list[syntax.If] = field(default_factory=list)

@@ -96,6 +96,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
         case v.Criterion() if name in SAME_MODEL:
             return base
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
+            if run.reach.is_empty(base.cls.node.name, name):
+                return NotImplemented  # none of PyTorch's, but one that a derived class writes
             return base if name in SAME_MODEL else Symbol()
         case v.Figure() if name in READS | KEEPS_NUMBERS | {"round", "mean", "squeeze"}:
             return base
