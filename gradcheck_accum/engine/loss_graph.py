@@ -99,20 +99,19 @@ class LossReading:
 def read_losses(
     losses: Sequence[torch.Tensor],
     scales: dict[Any, float],
-    weights: Sequence[float] | None = None,
+    weights: Sequence[tuple[Factor, ...]] | None = None,
     shares_of: SharesOf = lambda *_: None,
     counts: Counts = lambda counted, most: float(counted),
 ) -> LossReading:
     """Read the terms of scalar losses whose gradients are summed.
 
-    ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are ``backward``'s own argument,
-    one for each loss. ``shares_of`` returns the data that normalized weights were computed from, to which they are
-    proportional. ``counts`` returns how many of its targets a loss has counted, given that number as a tensor, and how
-    many targets it has.
+    ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are the factors in the gradients
+    that ``backward`` was given, for each loss. ``shares_of`` returns the data that normalized weights were computed
+    from, to which they are proportional. ``counts`` returns how many of its targets a loss has counted, given that
+    number as a tensor, and how many targets it has.
     """
     walk = _Walk(scales, shares_of, counts)
-    for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
-        outer = () if weight == 1.0 else (Factor(weight),)
+    for loss, outer in zip(losses, weights or [()] * len(losses), strict=True):
         if is_cached(loss):
             walk.add(Term(CACHED, Reduction.MEAN, None, outer), None)
         walk.follow(loss.grad_fn, loss.output_nr, outer)
