@@ -22,7 +22,7 @@ from gradcheck_accum.engine.graph_nodes import (
     sizes_of,
 )
 from gradcheck_accum.engine.losses_in_vectors import losses_below
-from gradcheck_accum.engine.weighted_sums import SharesOf, masked_units, weighted_units
+from gradcheck_accum.engine.weighted_sums import SharesOf, counted_units, weighted_units
 from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
 
@@ -272,7 +272,7 @@ def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
     if units is not None:
         return replace(term, reduction=Reduction.MEAN, units=units)
     is_mean = term.reduction is not Reduction.SUM or any(_divides_by(factor, places) for factor in term.factors)
-    units = None if is_mean or by else masked_units(operands)
+    units = None if is_mean or by else counted_units(operands)
     return term if units is None else replace(term, units=units)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from gradcheck_accum.engine.graph_nodes import LOSSES, PASSED_ON, Part, factors_in, only_input
 from gradcheck_accum.engine.tape import Tape
-from gradcheck_accum.engine.weighted_sums import masked_units
+from gradcheck_accum.engine.weighted_sums import counted_units
 from gradcheck_accum.ledger.events import Factor, Operation
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.provenance.given_gradients import Side, sides_of_gradient
@@ -97,8 +97,8 @@ class GivenGradients:
     ) -> Given | None:
         """Weights of the elements, and the numbers that the source multiplies or divides them by.
 
-        None if they may hide a number: if the source does not show what they are divided by, and they are neither a
-        mask nor normalized by the micro-batch.
+        None if they may hide a number: if the source does not show what they are divided by, and they are neither
+        whole numbers (a mask, counts) nor normalized by the micro-batch.
         """
         numbers = [side for side in sides if isinstance(side.value, float)]
         others = [side for side in sides if not isinstance(side.value, float)]
@@ -106,8 +106,8 @@ class GivenGradients:
         if not known or not math.isfinite(known):
             return None
         weights = gradient if not numbers else self._rest(gradient, others, known)
-        is_mask = masked_units([weights]) is not None
-        if not is_mask and self.tape.preparations.shares_of(weights, None, False) is None:
+        counts = counted_units([weights]) is not None
+        if not counts and self.tape.preparations.shares_of(weights, None, False) is None:
             is_shown = bool(numbers) and len(others) == 1 and not others[0].inverted
             if not is_shown or not _is_of_losses(loss):
                 return None
