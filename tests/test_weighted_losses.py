@@ -233,3 +233,72 @@ def test_a_sum_whose_weight_warms_up_from_0_is_replayed_as_the_others_are(weight
     wrong = watch_source(WARMED_UP.format(weight=weight, count="x.size(0)", scale=""), tmp_path)
     assert [d.mistake.code for d in wrong.diagnosis] == ["GA101"]
     assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx([4.0, 4.0], rel=1e-5)
+
+
+DRAWN = """
+import torch, torch.nn as nn
+torch.manual_seed(1)
+torch.set_default_dtype(torch.float64)
+K = 3
+TIMES = torch.tensor({times}, dtype=torch.get_default_dtype()).split({rows})
+X, T = torch.randn(sum(map(len, TIMES)), 6).split({rows}), torch.randn(sum(map(len, TIMES)), 3).split({rows})
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+for start in range(0, len(X), K):
+    window = list(zip(X, T, TIMES))[start : start + K]
+    drawn = sum(times.sum() for _, _, times in window)
+    for x, t, times in window:
+        each = (model(x) - t).pow(2).mean(1)
+        {backward}
+    {step}
+    optimizer.zero_grad()
+"""
+TIMES = [1, 0, 1, 1, 3, 0, 2, 4, 2, 2, 5, 0, 1, 1, 1, 0, 0, 1, 1, 0, 2, 1, 3, 0, 4, 2, 2, 3, 1, 0, 0, 1, 5, 1, 2, 0]
+"""How often each row was drawn: some micro-batches of 4 have no row twice, and most windows more draws than rows."""
+
+
+def errors_of_drawn(backward: str) -> list[float]:
+    """By how much each window's gradient misses the mean over all that were drawn for it, in float64."""
+    left: dict[str, object] = {}
+    kept: list[torch.Tensor] = []
+    left["kept"] = kept
+    step = "kept.append(torch.cat([p.grad.flatten() for p in model.parameters()]))"
+    exec(DRAWN.format(times=TIMES, rows=4, backward=backward, step=step), left)
+    model, parts = left["model"], [left["X"], left["T"], left["TIMES"]]
+    assert isinstance(model, torch.nn.Module)
+    x, t, times = (torch.cat(list(part)) for part in parts)  # type: ignore[call-overload]
+    found = []
+    for start, loop in zip(range(0, len(x), 12), kept, strict=True):
+        rows = torch.arange(start, start + 12).repeat_interleave(times[start : start + 12].long())
+        loss = F.mse_loss(model(x[rows]), t[rows])
+        whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+        found.append(float((loop - whole).norm() / whole.norm()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("backward", "codes"),
+    [
+        ("((times * each).sum() / drawn).backward()", []),
+        ("each.backward(gradient=times / drawn)", []),
+        ("((times * each).sum() / drawn / K).backward()", ["GA102"]),
+        ("((times * each).sum() / times.sum()).backward()", ["GA101", "GA104"]),
+        ("((times * each).sum() / times.sum() / K).backward()", ["GA104"]),
+    ],
+)
+def test_a_row_counts_as_often_as_it_was_drawn(backward: str, codes: list[str], tmp_path: Path) -> None:
+    result = watch_source(DRAWN.format(times=TIMES, rows=4, backward=backward, step="optimizer.step()"), tmp_path)
+    assert sorted({d.mistake.code for d in result.diagnosis}) == codes
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT)
+    expected = errors_of_drawn(backward)
+    assert [w.grad_rel_error for w in result.windows] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert (max(expected) > 1e-6) is bool(codes)
+    assert [w.units for w in result.windows] == [sum(TIMES[i : i + 12]) for i in (0, 12, 24)]
+
+
+def test_a_sum_with_counts_may_be_divided_by_the_rows_all_the_same(tmp_path: Path) -> None:
+    for backward, codes in (("len(x) * K", []), ("len(x)", ["GA101"])):
+        source = DRAWN.format(
+            times=TIMES, rows=4, backward=f"((times * each).sum() / ({backward})).backward()", step="optimizer.step()"
+        )
+        assert [d.mistake.code for d in watch_source(source, tmp_path).diagnosis] == codes

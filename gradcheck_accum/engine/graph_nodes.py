@@ -75,8 +75,15 @@ def factors_of(node: Any, name: str) -> tuple[Factor, ...] | None:
     if other is None or (isinstance(other, torch.Tensor) and other.numel() != 1):
         operation = Operation.DIVIDE if divides else Operation.MULTIPLY
         return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins, _ in parts))),)
+    return factors_in(parts, float(other), where, divides=divides)
+
+
+def factors_in(
+    parts: Sequence[Part], whole: float, where: Location | None, *, divides: bool = False
+) -> tuple[Factor, ...]:
+    """The factors that a number, the ``whole``, consists of: it multiplies, or ``divides``, a loss."""
     known = [(1.0 / number if inverted else number) for number, _, inverted in parts if number is not None]
-    rest, found = float(other) / math.prod(known), iter(known)
+    rest, found = whole / math.prod(known), iter(known)
     factors = []
     for number, origins, inverted in parts:
         value = rest if number is None else next(found)

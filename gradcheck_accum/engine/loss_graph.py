@@ -22,7 +22,7 @@ from gradcheck_accum.engine.graph_nodes import (
     sizes_of,
 )
 from gradcheck_accum.engine.losses_in_vectors import losses_below
-from gradcheck_accum.engine.weighted_sums import SharesOf, masked_units, weighted_units
+from gradcheck_accum.engine.weighted_sums import SharesOf, counted_units, weighted_units
 from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
 
@@ -99,20 +99,19 @@ class LossReading:
 def read_losses(
     losses: Sequence[torch.Tensor],
     scales: dict[Any, float],
-    weights: Sequence[float] | None = None,
+    weights: Sequence[tuple[Factor, ...]] | None = None,
     shares_of: SharesOf = lambda *_: None,
     counts: Counts = lambda counted, most: float(counted),
 ) -> LossReading:
     """Read the terms of scalar losses whose gradients are summed.
 
-    ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are ``backward``'s own argument,
-    one for each loss. ``shares_of`` returns the data that normalized weights were computed from, to which they are
-    proportional. ``counts`` returns how many of its targets a loss has counted, given that number as a tensor, and how
-    many targets it has.
+    ``scales`` maps the graph nodes that a grad scaler made to its scale; ``weights`` are the factors in the gradients
+    that ``backward`` was given, for each loss. ``shares_of`` returns the data that normalized weights were computed
+    from, to which they are proportional. ``counts`` returns how many of its targets a loss has counted, given that
+    number as a tensor, and how many targets it has.
     """
     walk = _Walk(scales, shares_of, counts)
-    for loss, weight in zip(losses, weights or [1.0] * len(losses), strict=True):
-        outer = () if weight == 1.0 else (Factor(weight),)
+    for loss, outer in zip(losses, weights or [()] * len(losses), strict=True):
         if is_cached(loss):
             walk.add(Term(CACHED, Reduction.MEAN, None, outer), None)
         walk.follow(loss.grad_fn, loss.output_nr, outer)
@@ -273,7 +272,7 @@ def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
     if units is not None:
         return replace(term, reduction=Reduction.MEAN, units=units)
     is_mean = term.reduction is not Reduction.SUM or any(_divides_by(factor, places) for factor in term.factors)
-    units = None if is_mean or by else masked_units(operands)
+    units = None if is_mean or by else counted_units(operands)
     return term if units is None else replace(term, units=units)
 
 

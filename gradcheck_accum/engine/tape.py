@@ -386,6 +386,14 @@ class Tape(TorchFunctionMode):
         finally:
             self._depth -= 1
 
+    def run(self, function: Callable[..., Any], *given: Any) -> Any:
+        """A call of our own, recorded as if the loop had made it."""
+        with torch._C.DisableTorchFunction(), torch.enable_grad():
+            result = function(*given)
+            self._record(function, given, {}, result, None)
+            self.preparations.note(function.__name__, function, given, {}, result, None)
+        return result
+
     def call_function(self, function: type[Function], call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run an autograd function of the loop's own, and record it as one call."""
         if self._depth or self.pauses or not torch.is_grad_enabled():

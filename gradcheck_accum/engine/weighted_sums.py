@@ -1,6 +1,7 @@
 """Data that the elements of a sum or mean are multiplied by: a mask, or weights.
 
-A mask of zeros and ones selects elements: those are the units of their sum. Weights that the micro-batch has normalized
+A mask of zeros and ones selects elements: those are the units of their sum. Whole numbers count elements: one that was
+drawn twice (a bootstrap sample, counts of words) is two units. Weights that the micro-batch has normalized
 to a sum of one make a weighted mean, whichever function computes it; each then counts as many units as its value before
 normalization, as class weights do.
 """
@@ -18,14 +19,14 @@ arguments: the weights, a number that divides their products with the elements (
 up to the number of elements (for a mean) and not to one."""
 
 
-def masked_units(operands: Sequence[torch.Tensor]) -> float | None:
-    """How many elements of a sum its masks select; None if it is multiplied by anything else."""
-    if not operands or not all(map(_is_mask, operands)):
+def counted_units(operands: Sequence[torch.Tensor]) -> float | None:
+    """How many units of a sum its masks select, or its counts count; None if it is multiplied by anything else."""
+    if not operands or not all(map(_counts, operands)):
         return None
-    left = operands[0] != 0
+    product = operands[0].double()
     for other in operands[1:]:
-        left = left & (other != 0)
-    return float(left.sum())
+        product = product * other
+    return float(product.sum())
 
 
 def weighted_units(
@@ -43,7 +44,8 @@ def weighted_units(
     return units if math.isfinite(units) and units > 0 else None
 
 
-def _is_mask(operand: torch.Tensor) -> bool:
+def _counts(operand: torch.Tensor) -> bool:
+    """Whether a tensor holds whole numbers alone, none of them negative."""
     if operand.dtype is torch.bool:
         return True
-    return not operand.is_complex() and bool(((operand == 0) | (operand == 1)).all())
+    return not operand.is_complex() and bool(((operand >= 0) & (operand == operand.round()) & operand.isfinite()).all())

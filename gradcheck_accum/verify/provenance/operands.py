@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
@@ -26,12 +27,12 @@ Chain = tuple[tuple[int, int], ...]
 _depths: dict[tuple[int, int], int] = {}
 """The most callers that were searched for each instruction's operand."""
 
-_read: dict[Chain, tuple[list[CodeType], _Operand]] = {}
+_read: dict[Chain, tuple[list[CodeType], Operand]] = {}
 """Cache by instruction and callers; code objects are kept alive so that their identities stay unique."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Operand:
+class Operand:
     """A number's ``origins``, and the ``sides`` of a number that is a product, a quotient or an inverse itself.
 
     Each side has its own origins, and whether the others are divided by it.
@@ -46,7 +47,7 @@ def origins_of_operand(frame: FrameType) -> frozenset[str]:
 
     Read once for every place and its callers.
     """
-    return _operand_of(frame).origins
+    return read_once(frame, _read_operand).origins
 
 
 def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
@@ -55,7 +56,7 @@ def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
     There is one, except where the source has a product, ``loss / (K * len(x))``, or ``w * loss`` with ``w = weight /
     K``: then there are the sides that can be evaluated now, and the rest, whose origins are known if it is one side.
     """
-    operand = _operand_of(frame)
+    operand = read_once(frame, _read_operand)
     read = [(steps_of(side, frame), origins, inverted) for side, origins, inverted in operand.sides]
     known: list[Part] = [(float(value), own, inverted) for value, own, inverted in read if value is not None]
     rest: list[Part] = [(None, own, inverted) for value, own, inverted in read if value is None]
@@ -64,7 +65,8 @@ def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
     return (*known, *rest) if rest else (*known[:-1], (None, known[-1][1], known[-1][2]))
 
 
-def _operand_of(frame: FrameType) -> _Operand:
+def read_once(frame: FrameType, read: Callable[[FrameType], tuple[Operand, int]]) -> Operand:
+    """What ``read`` finds at the instruction of a frame, and how many callers it searched: once for each of them."""
     place = id(frame.f_code), frame.f_lasti
     depth = _depths.get(place)
     if depth is not None:
@@ -74,7 +76,7 @@ def _operand_of(frame: FrameType) -> _Operand:
     if len(_read) >= _MOST_PLACES:
         _read.clear()
         _depths.clear()
-    operand, asked = _read_operand(frame)
+    operand, asked = read(frame)
     _depths[place] = depth = max(asked, depth or 0)
     _read[_chain(frame, depth)] = _codes(frame, depth), operand
     return operand
@@ -98,12 +100,12 @@ def _codes(frame: FrameType | None, depth: int) -> list[CodeType]:
     return found
 
 
-def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
+def _read_operand(frame: FrameType) -> tuple[Operand, int]:
     syntax = syntax_of(frame)
     # Nothing is known if there are several on the line and it is not certain which one runs.
     node = None if syntax is None else syntax.at(frame, _is_scaling)
     if syntax is None or node is None:
-        return _Operand(), 0
+        return Operand(), 0
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
     given = [(operand, _tensor_of(operand, place.frame)) for operand in _operands(node)]
@@ -112,13 +114,13 @@ def _read_operand(frame: FrameType) -> tuple[_Operand, int]:
         _of_tensor(reader, number, place) if tensor is not None else reader.of(number, place) or frozenset()
         for number, tensor in numbers
     ]
-    sides = _sides(_computed_as(numbers[0][0], place)) if len(numbers) == 1 else []
+    sides = sides_of(computed_as(numbers[0][0], place)) if len(numbers) == 1 else []
     origins = frozenset[str]().union(*found)
     if len(sides) == 1:
         apart = [(side, origins, True) for side, inverted in sides if inverted]
     else:
         apart = [(side, reader.of(side, place) or frozenset(), inverted) for side, inverted in sides]
-    return _Operand(origins, tuple(apart)), max(place.depth, reader.depth)
+    return Operand(origins, tuple(apart)), max(place.depth, reader.depth)
 
 
 def _of_tensor(reader: Origins, node: ast.expr, place: Place) -> frozenset[str]:
@@ -126,7 +128,7 @@ def _of_tensor(reader: Origins, node: ast.expr, place: Place) -> frozenset[str]:
     return frozenset({DATA, *filter(is_total, reader.of(node, place) or ())})
 
 
-def _computed_as(node: ast.expr, place: Place) -> ast.expr:
+def computed_as(node: ast.expr, place: Place) -> ast.expr:
     """The only expression that a variable of the running function is assigned; the node itself if there is none."""
     if not isinstance(node, ast.Name) or place.frame is None:
         return node
@@ -135,15 +137,15 @@ def _computed_as(node: ast.expr, place: Place) -> ast.expr:
     return values[0] if sources.known and len(values) == len(sources.values) == 1 and not sources.imported else node
 
 
-def _sides(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, bool]]:
+def sides_of(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, bool]]:
     """The factors of a product or a quotient, each with whether it divides; the node itself where it is neither."""
     match node:
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return [*_sides(left, inverted), *_sides(right, inverted)]
+            return [*sides_of(left, inverted), *sides_of(right, inverted)]
         case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=right):
-            return _sides(right, not inverted)
+            return sides_of(right, not inverted)
         case ast.BinOp(left=left, op=ast.Div(), right=right) if not isinstance(left, ast.Constant):
-            return [*_sides(left, inverted), *_sides(right, not inverted)]
+            return [*sides_of(left, inverted), *sides_of(right, not inverted)]
     return [(node, inverted)]
 
 

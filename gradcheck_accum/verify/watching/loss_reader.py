@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.graph_nodes import SCALED_AT, SCALED_BY
+from gradcheck_accum.engine.graph_nodes import SCALED_AT, SCALED_BY, shape_of
 from gradcheck_accum.engine.late_counts import LateCounts, Presumed
 from gradcheck_accum.engine.loss_graph import CACHED, LossReading, read_losses
 from gradcheck_accum.engine.program import Program
@@ -19,6 +19,7 @@ from gradcheck_accum.ledger.events import Factor, Reduction, Term
 from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
+from gradcheck_accum.verify.watching.given_gradients import Given, GivenGradients
 from gradcheck_accum.verify.watching.several_batches import TERMS_OR_MICRO_BATCHES, has_a_term_per_batch
 
 CACHED_UNSEEN = (
@@ -52,6 +53,7 @@ class LossReader:
         self.tape = Tape(on_scalar=_note_scaling)
         self.precision = 0.0
         self.records = records
+        self._given = GivenGradients(self.tape)
         self.counts = LateCounts()
         self._scales: dict[Any, float] = {}
         self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
@@ -82,20 +84,31 @@ class LossReader:
 
         ``presumes`` means that the number of targets of a loss may be presumed, where to ask for it takes long.
         """
-        numbers = _numbers(weights, len(losses))
-        if numbers is None or any(loss.numel() != 1 for loss in losses):
-            term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
-            return BackwardLosses(LossReading((term,)))
         with without_modes():
             # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
-            reading, presumed = self._counted(losses, numbers) if presumes else (None, None)
+            given = self._given.read(list(losses), weights)
+            if given is None:
+                term = Term("a loss with a gradient argument", Reduction.MEAN, None, (Factor(None),))
+                return BackwardLosses(LossReading((term,)))
+            factors = [own.factors for own in given]
+            summed = [self._summed(loss, own) for loss, own in zip(losses, given, strict=True)]
+            reading, presumed = self._counted(summed, factors) if presumes else (None, None)
             if reading is None:
-                reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of)
+                reading = read_losses(summed, self._scales, factors, self.tape.preparations.shares_of)
+        reading = _as_reduced_by(reading, summed, losses)
+        scaled = [
+            self._scales[v.grad_fn]
+            for v, t in zip(losses, summed, strict=True)
+            if id(v) in self._unscaled and t is not v
+        ]
+        if scaled:
+            reading = replace(reading, scale=scaled[0])
+        numbers = [own.number for own in given]
         roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
         self.precision = max([self.precision, *roundoffs])
 
         def recorded() -> Program | None:
-            originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in losses]
+            originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in summed]
             with self.tape.paused():
                 program = self.tape.program(originals)
             # The gradient argument of backward multiplies the loss, also when it is computed again.
@@ -112,11 +125,22 @@ class LossReader:
             )
         return BackwardLosses(reading, program, presumed=presumed)
 
+    def _summed(self, loss: torch.Tensor, given: Given) -> torch.Tensor:
+        """A vector of losses as the scalar whose backward does the same: the sum of its products with its weights."""
+        if not given.is_of_vector or _is_reduced(loss):
+            return loss
+        call = self.tape.run if self.records else _call
+        # A grad scaler's scale belongs to no loss.
+        loss = self._unscaled.get(id(loss), (None, loss))[1]
+        products = loss if given.weights is None else call(torch.mul, loss, given.weights)
+        total: torch.Tensor = call(torch.sum, products)
+        return total
+
     def _counted(
-        self, losses: Sequence[torch.Tensor], numbers: Sequence[float]
+        self, losses: Sequence[torch.Tensor], factors: Sequence[tuple[Factor, ...]]
     ) -> tuple[LossReading | None, Presumed | None]:
         """A reading in which one count of targets may be presumed; None where several would be."""
-        reading = read_losses(losses, self._scales, numbers, self.tape.preparations.shares_of, self.counts.of)
+        reading = read_losses(losses, self._scales, factors, self.tape.preparations.shares_of, self.counts.of)
         presumed = self.counts.presumed()
         if not presumed:
             return reading, None
@@ -174,13 +198,20 @@ def _of_unknown_weight(terms: Iterable[Term]) -> tuple[Term, ...]:
     return tuple(replace(term, factors=(*term.factors, Factor(None))) for term in terms)
 
 
-def _numbers(weights: Any, count: int) -> list[float] | None:
-    """The gradient argument of ``backward`` as a number for each loss, 1 where there is none; else None."""
-    own = list(weights) if isinstance(weights, (list, tuple)) else [weights] * count
-    if len(own) != count or not all(_is_number(weight) for weight in own):
-        return None
-    return [1.0 if weight is None else float(weight) for weight in own]
+def _is_reduced(loss: torch.Tensor) -> bool:
+    """Whether a loss of one element that has dimensions is a reduced loss, and not the only one in a vector."""
+    nodes = read_losses([loss], {}).reductions if loss.numel() == 1 else []
+    return bool(nodes) and not any(shape_of(node, 0) for node in nodes)
 
 
-def _is_number(weight: Any) -> bool:
-    return weight is None or (isinstance(weight, torch.Tensor) and weight.numel() == 1 and not weight.requires_grad)
+def _call(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        return function(*given)
+
+
+def _as_reduced_by(reading: LossReading, summed: Sequence[torch.Tensor], losses: Sequence[torch.Tensor]) -> LossReading:
+    """The reading with the loop's own nodes in place of those that the sums of its vectors have."""
+    own = {total.grad_fn: loss.grad_fn for total, loss in zip(summed, losses, strict=True) if total is not loss}
+    if not own:
+        return reading
+    return replace(reading, reduced_by=tuple((name, own.get(node, node)) for name, node in reading.reduced_by))
