@@ -110,8 +110,9 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
         case v.Parameters() | v.Gradient():
             return value
-        case v.Model() if isinstance(index, Num):
-            return v.Member(source=f"{value.name}.{index.value}")
+        case v.Model() if isinstance(index, (Num, str)):
+            key = index.value if isinstance(index, Num) else index
+            return v.Member(source=f"{value.name}.{key}")
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)
