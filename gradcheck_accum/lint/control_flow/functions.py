@@ -78,9 +78,7 @@ def are_counted_out(run: State, given: Sequence[Any]) -> bool:
     """Whether the source determines how much data there is among values, and none of them is from outside."""
     data = [value for value in given if isinstance(value, (v.Data, list))]
     rest = [value for value in given if not isinstance(value, (v.Data, list, Num, str, bool))]
-    determined = (
-        id(one) not in run.iterated.grown if isinstance(one, list) else one.is_determined for one in data
-    )
+    determined = (id(one) not in run.iterated.grown if isinstance(one, list) else one.is_determined for one in data)
     return bool(data) and not rest and all(determined)
 
 

@@ -125,7 +125,7 @@ def _is_window(value: Any) -> bool:
 
 
 def _windows_of(run: State, data: v.Chunks, loop: syntax.For) -> v.Data:
-    """What data are split into, one after the other: batches, no parts of one, where an inner loop splits each again."""
+    """Each of what data are split into: a batch, and no part of one, where an inner loop splits it again."""
     inner = inner_training_loop(run, loop.body)
     splits_again = inner is not None and _consumes(inner, loop)
     return replace(data.piece, is_part=False) if splits_again else data.piece

@@ -111,8 +111,7 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
         case v.Parameters() | v.Gradient():
             return value
         case v.Model() if isinstance(index, (Num, str)):
-            key = index.value if isinstance(index, Num) else index
-            return v.Member(source=f"{value.name}.{key}")
+            return v.Member(source=f"{value.name}.{index.value if isinstance(index, Num) else index}")
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)
