@@ -74,7 +74,9 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                 return value
             match index:
                 case ("slice", lower, upper):
-                    return slice_of_data(run, value, lower, upper)
+                    anew = None not in (lower, upper) and run.loops.depth > 0
+                    anew = anew and not _is_the_same_in_every_turn(run, node.slice)
+                    return slice_of_data(run, value, lower, upper, is_cut_anew=anew)
             if isinstance(rows, syntax.Slice):
                 ends = (rows.lower, rows.upper, rows.step)
                 lower, upper, stride = (None if end is None else run.evaluate(end, scope) for end in ends)
