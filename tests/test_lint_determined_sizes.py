@@ -139,6 +139,49 @@ for n in range(12):
 +    chosen = torch.rand(5, 7) < 0.2
 +    wanted[chosen] = words[chosen]
 
+## A data set that is as long as what it works out of its rows
+#: right: one answer for each of 60 rows, and 12 batches of 5 are whole windows
+class Answers(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.rows = torch.randn(count, 6)
+        chosen = torch.randint(0, 6, (count,))
+        self.answers = self.rows.gather(1, chosen[:, None])[:, 0].sign()
+
+    def __len__(self):
+        return len(self.answers)
+
+    def __getitem__(self, place):
+        return self.rows[place], self.answers[place]
+
+for n, (u, v) in enumerate(DataLoader(Answers(60), batch_size=5, shuffle=True), 1):
+    (F.mse_loss(net(u).sum(1), v) / 4).backward()
+    if n % 4 == 0:
+        opt.step()
+        opt.zero_grad()
+
+#= right: the largest of each row
+-        self.answers = self.rows.gather(1, chosen[:, None])[:, 0].sign()
++        self.answers = self.rows.max(1).values
+
+#= right: one number or another, row by row
+-        self.answers = self.rows.gather(1, chosen[:, None])[:, 0].sign()
++        self.answers = torch.where(self.rows[:, 0] > self.rows[:, 1], 1.0, -1.0)
+
+#= GA301: a file says how many answers there are
+-        self.answers = self.rows.gather(1, chosen[:, None])[:, 0].sign()
++        self.answers = torch.load(sys.argv[1]).gather(1, chosen[:, None])[:, 0].sign()
+
+#= GA301: and so it does where it chooses them
+-        self.answers = self.rows.gather(1, chosen[:, None])[:, 0].sign()
++        self.answers = self.rows.gather(1, torch.load(sys.argv[1]))[:, 0].sign()
+
+#= GA301: 65 rows, of which the sum over each is known
+-        self.rows = torch.randn(count, 6)
+-        chosen = torch.randint(0, 6, (count,))
+-        self.answers = self.rows.gather(1, chosen[:, None])[:, 0].sign()
++        self.rows = torch.randn(count + 5, 6)
++        self.answers = self.rows.sum(1).sign()
+
 ## Pieces of an order that the file makes
 #: right: a generator takes a pair at a time from twenty places, and ten pairs are whole windows
 def pairs(places):

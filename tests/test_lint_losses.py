@@ -253,3 +253,48 @@ def test_a_loss_that_is_put_back_into_the_outputs_it_came_of(loss: str, put: str
     source = OF_OUTPUTS.format(loss=loss, put=put.format(loss=loss))
     assert set(codes) <= set(codes_in(source, "GA10"))
     assert "GA101" in codes or "GA101" not in codes_in(source)
+
+
+BY_A_NETWORK = """\
+import torch
+from torch import nn
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = nn.Linear(5, 3)
+
+    def logs(self, x):
+        return self.rates(x).clamp(max=5)
+
+    def {name}(self, x, seen):
+        logs = self.logs(x)
+        each = logs.exp() - seen * logs
+        return {reduced}
+
+def train(batches, K=3):
+    counts = Counts()
+    optimizer = torch.optim.SGD(counts.parameters(), lr=1e-3)
+    for n, (x, seen) in enumerate(batches, 1):
+        counts{called}(x, seen).backward()
+        if n % K == 0 or n == len(batches):
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+NAMES = [("forward", ""), ("distance", ".distance")]
+
+
+def of_a_network(name: str, called: str, reduced: str) -> list[str]:
+    return codes_in(BY_A_NETWORK.format(name=name, called=called, reduced=reduced))
+
+
+@pytest.mark.parametrize(("name", "called"), NAMES)
+@pytest.mark.parametrize("reduced", ["each.sum()", "torch.sum(each)", "-each.neg().sum()"])
+def test_what_a_network_adds_up_to_one_number_is_no_mean(name: str, called: str, reduced: str) -> None:
+    assert of_a_network(name, called, reduced) == []
+
+
+@pytest.mark.parametrize(("name", "called"), NAMES)
+@pytest.mark.parametrize("reduced", ["each.mean()", "each.sum(1).mean()", "each.sum() / len(x)"])
+def test_what_a_network_averages_is_a_mean(name: str, called: str, reduced: str) -> None:
+    assert of_a_network(name, called, reduced) == ["GA101"]

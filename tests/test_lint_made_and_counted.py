@@ -280,9 +280,13 @@ for epoch in range(2):
             opt.step()
             opt.zero_grad()
 
-#= GA301: with the first, they are 5 rows in 1 batch
+#= GA301: with the first, they are 18 rows in 3 batches
 -        self.maps = torch.randn(60, 3, 5).transpose(1, 2)
-+        self.maps = torch.randn(60, 3, 5).transpose(0, 2)
++        self.maps = torch.randn(60, 3, 18).transpose(0, 2)
+
+#= right: the first is moved behind the others, and 24 rows are 4 batches
+-        self.maps = torch.randn(60, 3, 5).transpose(1, 2)
++        self.maps = torch.randn(60, 24, 5).movedim(0, 2)
 """)
 
 

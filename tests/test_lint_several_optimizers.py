@@ -394,3 +394,62 @@ def test_a_backward_for_some_weights_fills_no_others() -> None:
     assert "GA204" not in codes(alone)
     assert "GA204" in codes(ALONE.format(of_judge="inputs=own", of_made=""))
     assert codes(ALONE.format(of_judge="inputs=own", of_made="inputs=own")) != codes(alone)
+
+
+WITHOUT_A_GRAPH = """\
+import torch
+import torch.nn.functional as F
+
+def train(maker, judge, loader, K=3):
+    of_judge, of_maker = torch.optim.Adam(judge.parameters()), torch.optim.Adam(maker.parameters())
+    for _ in range(40):
+        for _ in range(K):
+            real, seed = next(loader), torch.randn(4, 6)
+            with torch.no_grad():
+                fake = maker(seed)
+            ((F.softplus(-judge(real)).mean() + F.softplus(judge(fake)).mean()) / K).backward()
+        of_judge.step()
+        of_judge.zero_grad()
+        for _ in range(K):
+            (F.softplus(-judge(maker(torch.randn(4, 6)))).mean() / K).backward()
+        of_maker.step()
+        of_maker.zero_grad()
+        {last}
+"""
+
+
+def test_what_was_computed_without_a_graph_is_cut_off() -> None:
+    assert codes(WITHOUT_A_GRAPH.format(last="pass")) == ["GA204"]
+    assert codes(WITHOUT_A_GRAPH.format(last="of_judge.zero_grad()")) == []
+
+
+BY_KEY = """\
+import torch
+from torch import nn
+
+reader = nn.Linear(6, 3)
+speaker = nn.ModuleDict({{"words": nn.Linear(3, 3), "out": nn.Linear(3, 2)}})
+of_reader = torch.optim.SGD(reader.parameters(), lr=0.1)
+of_speaker = torch.optim.SGD(speaker.parameters(), lr=0.1)
+{first}
+for i in range(18):
+    u, wanted = torch.randn(5, 6), torch.randint(0, 2, (5,))
+    out = speaker["out"](speaker["words"](reader(u)))
+    (nn.functional.cross_entropy(out, wanted) / 3).backward()
+    if (i + 1) % 3 == 0:
+        of_reader.step()
+        of_speaker.step()
+        {cleared}
+"""
+BOTH = "of_reader.zero_grad(); of_speaker.zero_grad()"
+
+
+@pytest.mark.parametrize("first", ["", BOTH])
+def test_what_is_cleared_before_any_gradient_is_no_clearing(first: str) -> None:
+    def found(cleared: str) -> list[str]:
+        return codes_in(BY_KEY.format(first=first, cleared=cleared))
+
+    assert found(BOTH) == []
+    assert found("of_speaker.zero_grad()") == ["GA204"]
+    assert found("of_reader.zero_grad()") == ["GA204"]
+    assert found("pass") == ["GA203", "GA203"]

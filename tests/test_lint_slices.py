@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from loops_with_places import codes_in
 
 from gradcheck_accum.lint import lint_source
 
@@ -108,3 +109,29 @@ def test_what_is_cut_along_an_unknown_length_is_as_long_as_its_bounds_are_apart(
     assert found(" / K") == found(" / len(window)") == []
     (message,) = found("")
     assert "3 are accumulated" in message and "3x" in message
+
+
+NAMED = """\
+import torch
+import torch.nn.functional as F
+
+def train(net, x, y, opt, count, rows, K=3):
+    for j in range(count):
+        part = {part}
+        (F.mse_loss(net(x[part]), y[part]){share}).backward()
+        if (j + 1) % K == 0:
+            opt.step()
+            opt.zero_grad()
+
+data = torch.randn(90, 4)
+train(torch.nn.Linear(4, 4), data, data.roll(1), OPTIMIZER, COUNT, ROWS)
+"""
+
+
+@pytest.mark.parametrize("part", ["slice(j * rows, (j + 1) * rows)", "slice(j * rows, j * rows + rows)"])
+def test_a_slice_that_has_a_name_is_cut_elsewhere_in_every_turn(part: str) -> None:
+    def found(share: str) -> list[str]:
+        return codes_in(NAMED.format(part=part, share=share))
+
+    assert found("") == ["GA101"]
+    assert found(" / K") == []

@@ -176,12 +176,11 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
         yield _foreign(account, window.step, foreign, stale)
         return
     old = len({e.backward.micro_batch for e in window.with_fate(Fate.STALE)})
-    elsewhere = [
-        event
-        for event in account.ledger.trace.events
-        if isinstance(event, ZeroGrad) and account.store not in event.stores
-    ]
-    cleared_here = any(isinstance(e, ZeroGrad) for w in account.windows for e in w.events)
+    # What is cleared before anything has been accumulated clears nothing.
+    under_way = itertools.dropwhile(lambda event: not isinstance(event, Backward), account.ledger.trace.events)
+    clearings = [event for event in under_way if isinstance(event, ZeroGrad)]
+    elsewhere = [event for event in clearings if account.store not in event.stores]
+    cleared_here = len(elsewhere) < len(clearings)
     is_fact = counts_windows(account)
     which = plural(old) if is_fact else "the micro-batches"
     held = f"still includes {which} of earlier windows"
@@ -190,7 +189,7 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
             "GA204",
             window.step.where,
             message(
-                f"gradients of {account.store} are never cleared, although others are (at ",
+                f"gradients of {account.store} are never cleared after a step, although others are (at ",
                 elsewhere[0].where,
                 f"): the gradient that this step uses {held}",
             ),

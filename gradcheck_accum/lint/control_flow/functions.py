@@ -46,7 +46,7 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
             return passed_on
         given = [*args, *kwargs.values()]
         whole = any(map(v.is_multiple_of_steps, given)) or (
-            _are_counted_out(run, given) and not _asks_outside(run, node, scope)
+            are_counted_out(run, given) and not _asks_outside(run, node, scope)
         )
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
     knows = run.knowledge
@@ -74,14 +74,11 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
     return result
 
 
-def _are_counted_out(run: State, given: Sequence[Any]) -> bool:
+def are_counted_out(run: State, given: Sequence[Any]) -> bool:
     """Whether the source determines how much data there is among values, and none of them is from outside."""
     data = [value for value in given if isinstance(value, (v.Data, list))]
     rest = [value for value in given if not isinstance(value, (v.Data, list, Num, str, bool))]
-    determined = (
-        id(one) not in run.iterated.grown if isinstance(one, list) else one.rows is not None or one.is_counted_out
-        for one in data
-    )
+    determined = (id(one) not in run.iterated.grown if isinstance(one, list) else one.is_determined for one in data)
     return bool(data) and not rest and all(determined)
 
 

@@ -51,9 +51,10 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
         case v.Chunks():
             # What a loop splits into windows is not a window itself: all of the data, split into micro-batches.
             is_pass = trains and run.loops.passes == 0 and run.reach.steps(loop.body)
+            piece = _windows_of(run, source, loop) if trains else source.piece
             if is_pass and source.assumed:
-                return [source.piece] * assumed_length(run, source), True, True
-            return source.batches(), True, is_pass
+                return [piece] * assumed_length(run, source), True, True
+            return [piece] * source.count, True, is_pass
         case v.Data() if (along := _along(run, source, loop, trains)) is not None:
             return along
         case v.Stream(of=whole) if whole is not None and source.turn == run.loops.turn:
@@ -121,6 +122,13 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
 def _is_window(value: Any) -> bool:
     """Whether a value is a list of batches, or so many that a batch was split into."""
     return isinstance(value, v.Chunks) or (isinstance(value, list) and v.is_data(value))
+
+
+def _windows_of(run: State, data: v.Chunks, loop: syntax.For) -> v.Data:
+    """Each of what data are split into: a batch, and no part of one, where an inner loop splits it again."""
+    inner = inner_training_loop(run, loop.body)
+    splits_again = inner is not None and _consumes(inner, loop)
+    return replace(data.piece, is_part=False) if splits_again else data.piece
 
 
 def listed_in(run: State, source: Any) -> Listed | None:

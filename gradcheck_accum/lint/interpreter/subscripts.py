@@ -74,7 +74,9 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                 return value
             match index:
                 case ("slice", lower, upper):
-                    return slice_of_data(run, value, lower, upper)
+                    anew = None not in (lower, upper) and run.loops.depth > 0
+                    anew = anew and not _is_the_same_in_every_turn(run, node.slice)
+                    return slice_of_data(run, value, lower, upper, is_cut_anew=anew)
             if isinstance(rows, syntax.Slice):
                 ends = (rows.lower, rows.upper, rows.step)
                 lower, upper, stride = (None if end is None else run.evaluate(end, scope) for end in ends)
@@ -84,7 +86,7 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):
                 rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
-                is_counted_out = rows_chosen is None and (value.rows is not None or value.is_counted_out)
+                is_counted_out = rows_chosen is None and value.is_determined
                 varies = value.varies or chooses(index)
                 return v.Data(rows_chosen, made=index.made, varies=varies, is_counted_out=is_counted_out)
             if isinstance(index, Num) and len(value.shape) > 1:
@@ -110,8 +112,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return item.element(index) if isinstance(item, Tensor) and isinstance(index, Num) else item
         case v.Parameters() | v.Gradient():
             return value
-        case v.Model() if isinstance(index, Num):
-            return v.Member(source=f"{value.name}.{index.value}")
+        case v.Model() if isinstance(index, (Num, str)):
+            return v.Member(source=f"{value.name}.{index.value if isinstance(index, Num) else index}")
         case Symbol():
             if isinstance(index, str):
                 return value.member(index)

@@ -34,7 +34,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MOVES_WEIGHTS,
     OPTIMIZERS,
 )
-from gradcheck_accum.lint.syntax import Comparison, Operator, UnaryOperator, call_name, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, UnaryOperator, call_name, children, text_of, walk
 
 
 def _either(names: Iterable[str]) -> frozenset[str]:
@@ -78,6 +78,7 @@ class Reach:
         self._inert: dict[int, bool] = {}
         self._handles: dict[syntax.Node, bool] = {}
         self._stored: dict[syntax.Node, frozenset[tuple[str, str]]] = {}
+        self._gives_sums: dict[syntax.FunctionDef, bool] = {}
         self._sums: dict[syntax.Node, bool] = {}
         self._counters: dict[syntax.FunctionDef, frozenset[str]] = {}
         self._bound_in_loops: dict[syntax.Node, frozenset[str]] = {}
@@ -366,6 +367,13 @@ class Reach:
             )
         return known
 
+    def gives_sums(self, function: syntax.FunctionDef) -> bool:
+        """Whether a function returns something that it has added up to one number, and divided by nothing since."""
+        known = self._gives_sums.get(function)
+        if known is None:
+            known = self._gives_sums[function] = any(map(_has_a_whole_sum, _returned(function)))
+        return known
+
     def is_own(self, node: syntax.Node) -> bool:
         """Whether a node is in the file itself, not in a module that it imports."""
         return node.where.line <= self._last
@@ -598,6 +606,35 @@ def _is_a_sum(keyword: syntax.Keyword) -> bool:
     """Whether an argument asks a loss for a sum, by its name of today or by the one before."""
     value = keyword.value.value if isinstance(keyword.value, syntax.Constant) else None
     return (keyword.arg == "reduction" and value == "sum") or (keyword.arg == "size_average" and value is False)
+
+
+def _has_a_whole_sum(node: syntax.Node) -> bool:
+    """Whether an expression has a sum over all of something in it (``x.sum()``), other than in a quotient."""
+    match node:
+        case syntax.BinOp(op=Operator.DIV | Operator.FLOORDIV):
+            return False
+        case syntax.Call(func=syntax.Attribute(value=syntax.Name(id="torch"), attr="sum"), args=(_,), keywords=()):
+            return True
+        case syntax.Call(func=syntax.Attribute(attr="sum"), args=(), keywords=()):
+            return True
+    return any(map(_has_a_whole_sum, children(node)))
+
+
+def _returned(function: syntax.FunctionDef) -> list[syntax.Expression]:
+    """What a function returns, and what it has bound the names in that to."""
+    nodes = list(walk(function))
+    found = [node.value for node in nodes if isinstance(node, syntax.Return) and node.value is not None]
+    bound: dict[str, list[syntax.Expression]] = {}
+    for node in nodes:
+        match node:
+            case syntax.Assign(targets=(syntax.Name(id=name),), value=value):
+                bound.setdefault(name, []).append(value)
+            case syntax.AugAssign(target=syntax.Name(id=name), op=Operator.ADD, value=value):
+                bound.setdefault(name, []).append(value)
+    for value in found:
+        if isinstance(value, syntax.Name):
+            found += bound.pop(value.id, [])
+    return found
 
 
 def _returns(node: syntax.Statement) -> bool:

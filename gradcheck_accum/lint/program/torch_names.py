@@ -161,10 +161,11 @@ KEEPS_ROWS_ALONG = Names(
 )
 SWAPS_DIMENSIONS = Names("exchanges two dimensions", STATES, "transpose", "swapaxes", "swapdims", "movedim")
 GIVES_AN_ORDER = Names("gives all places along a dimension, in some order", STATES, "argsort")
+LARGEST_OR_SMALLEST = Names("gives one element, or one along a dimension", STATES, "max", "min")
 GIVES_NO_DATA = Names(
     "makes a number of data that nothing is known of",
     LEAVES_OPEN,
-    *(*COUNTS_ELEMENTS, "item", "dim", "ndim", "tolist", "max", "min"),
+    *(*COUNTS_ELEMENTS, *LARGEST_OR_SMALLEST, "item", "dim", "ndim", "tolist"),
 )
 COUNTS = Names("adds up all elements of data", STATES, "sum", "count_nonzero")
 RESHAPES = Names("gives data another shape", STATES, "view", "reshape")

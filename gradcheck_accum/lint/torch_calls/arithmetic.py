@@ -124,7 +124,8 @@ def _of_data(op: Operator, left: v.Data, right: v.Data) -> v.Data:
         return _repeated(left.shape, right.shape)
     # A product of matrices has as many rows as the left one.
     same = op is Operator.MATMULT or right.rows in (None, left.rows)
-    return v.Data(left.rows if same else right.rows if left.rows is None else None)
+    rows = left.rows if same else right.rows if left.rows is None else None
+    return v.Data(rows, is_counted_out=rows is None and left.is_determined and right.is_determined)
 
 
 def _repeated(left: tuple[int, ...], right: tuple[int, ...]) -> v.Data:

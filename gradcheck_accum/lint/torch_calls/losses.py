@@ -56,7 +56,8 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
         leaves_out=bool(models) and targets_leave_out(args, kwargs),
     )
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
-    return Tensor((part,), models | v.models_in(given), scaled, cut_off=v.cut_off_in(given), reaches_beyond=beyond)
+    computed = Tensor((part,), models | v.models_in(given), scaled, cut_off=v.cut_off_in(given), reaches_beyond=beyond)
+    return computed.detached() if run.no_graphs else computed
 
 
 def is_divided_for_accumulation(value: Any) -> bool:

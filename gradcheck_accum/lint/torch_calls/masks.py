@@ -26,7 +26,8 @@ _JOINS_MASKS = frozenset({Operator.BITAND, Operator.BITOR, Operator.BITXOR, Oper
 def mask_of(data: v.Data, against_number: bool = False) -> v.Data:
     """What comes of asking each element of data a question, or of comparing it ``against_number``."""
     is_same_count = data.is_order and against_number
-    return v.Data(data.rows, made=data.made, holds=Holds.CONSTANTS if is_same_count else Holds.MASK)
+    holds = Holds.CONSTANTS if is_same_count else Holds.MASK
+    return v.Data(data.rows, made=data.made, holds=holds, is_counted_out=data.is_counted_out)
 
 
 def joined_masks(op: Operator, left: v.Data, right: v.Data) -> v.Data | None:
@@ -38,7 +39,7 @@ def joined_masks(op: Operator, left: v.Data, right: v.Data) -> v.Data | None:
 def selected(value: Tensor | v.Data) -> Tensor | v.Data:
     """As many elements of a value as a mask leaves."""
     if isinstance(value, v.Data):
-        return v.Data(made=value.made, varies=True)
+        return v.Data(made=value.made, varies=True, is_counted_out=value.is_determined)
     return replace(value, parts=tuple(replace(part, leaves_out=True) for part in value.parts))
 
 

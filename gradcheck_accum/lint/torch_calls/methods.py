@@ -7,7 +7,7 @@ from typing import Any
 
 from gradcheck_accum.ledger.events import Operation, Reduction
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.control_flow.functions import are_counted_out, call_function
 from gradcheck_accum.lint.program.torch_names import (
     ASKS_EACH,
     COUNTS,
@@ -21,6 +21,7 @@ from gradcheck_accum.lint.program.torch_names import (
     KEEPS_NUMBERS,
     KEEPS_ROWS,
     KEEPS_ROWS_ALONG,
+    LARGEST_OR_SMALLEST,
     MAKES_WORDS,
     MULTIPLIES,
     MULTIPLIES_IN_PLACE,
@@ -164,7 +165,8 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         # A size that is not shown follows from others, as far as anybody knows.
         sizes = base.reshaped([size if isinstance(size, Num) else Num(-1) for size in args])
         first = int(sizes[0].value)
-        return replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=sizes)
+        whole = replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=sizes)
+        return replace(whole, is_counted_out=are_counted_out(run, [base, *args]))
     if name in CUTS and args:
         return chunks(run, args[0])
     if name in SPLITS and args:
@@ -175,7 +177,8 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         return counted(run, base)
     if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
         return [Symbol() for _ in range(base.rows)]
-    if name in GIVES_NO_DATA:
+    along_one = name in LARGEST_OR_SMALLEST and (args or kwargs)
+    if name in GIVES_NO_DATA and not along_one:
         return Symbol()
     if name in ASKS_EACH:
         return mask_of(base)
@@ -184,16 +187,21 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
     if name in GIVES_AN_ORDER:
         return replace(base.changed(base.rows), holds=v.Holds.PLACES)
     if name == "nonzero":
-        return v.Data(holds=v.Holds.PLACES, varies=True)
+        return v.Data(holds=v.Holds.PLACES, varies=True, is_counted_out=base.is_determined)
     if name == "unfold" and base.rows is not None and len(args) == 3:
         return _windows_along(base, *args)
+    if name in SWAPS_DIMENSIONS and (exchanged := _exchanged(base, name, args)) is not None:
+        return exchanged
     dimension = args[0] if args else kwargs.get("dim")
     along = dimension.value if isinstance(dimension, Num) else None
     keeps = name in KEEPS_ROWS or (name in KEEPS_ROWS_ALONG and isinstance(along, int) and along != 0)
     keeps = keeps or (name in SWAPS_DIMENSIONS and len(args) == 2 and all(map(_is_no_first_dimension, args)))
     if name in COUNTS and not args and not kwargs:
         return counted(run, base)
-    changed = base.changed(base.rows) if keeps else replace(base.changed(), counted=None)
+    # How many rows come of shown ones is the source's to say, also where no number here is it.
+    is_counted_out = are_counted_out(run, [base, *all_arguments(args, kwargs)])
+    lost = replace(base.changed(), counted=None, is_counted_out=is_counted_out)
+    changed = base.changed(base.rows) if keeps else lost
     return replace(changed, ignored=True) if name.startswith("masked_fill") and any(map(is_left_out, args)) else changed
 
 
@@ -209,6 +217,20 @@ def _windows_along(data: v.Data, dimension: Any, size: Any, step: Any) -> v.Data
         case [int() as along, _, _] if along > 0:
             return replace(windows, rows=data.rows)
     return windows
+
+
+def _exchanged(data: v.Data, name: str, dimensions: list[Any]) -> v.Data | None:
+    """Data with two dimensions exchanged, or one moved to another's place, where the source shows its shape."""
+    places = [one.value for one in dimensions if isinstance(one, Num) and isinstance(one.value, int)]
+    sizes = list(data.shape)
+    if len(places) != 2 or not all(-len(sizes) <= place < len(sizes) for place in places):
+        return None
+    one, other = (place % len(sizes) for place in places)
+    if name == "movedim":
+        sizes.insert(other, sizes.pop(one))
+    else:
+        sizes[one], sizes[other] = sizes[other], sizes[one]
+    return replace(data.changed(sizes[0]), shape=tuple(sizes))
 
 
 def _is_no_first_dimension(number: Any) -> bool:
@@ -227,7 +249,8 @@ def function_of_data(run: State, path: str, args: list[Any], kwargs: dict[str, A
     if name not in KEEPS_ROWS | ASKS_EACH | GIVES_AN_ORDER:
         turn = v.turn_made(args)
         is_data = path.startswith("torch.") and (not run.loops.depth or turn is not None)
-        return v.Data(made=turn) if is_data else NotImplemented
+        counted_out = are_counted_out(run, all_arguments(args, kwargs))
+        return v.Data(made=turn, is_counted_out=counted_out) if is_data else NotImplemented
     return _data_method(run, args[0], name, args[1:], kwargs)
 
 

@@ -25,7 +25,11 @@ def perhaps_summed(run: State, source: str, computed: Tensor) -> Tensor:
     """What a model, or a method of one, computed: a sum, for all that is known, if its class computes sums."""
     made = (one for one in run.made.models.values() if source == one.name or source.startswith(f"{one.name}."))
     cls = next((one.cls for one in made), None)
-    return computed.maybe_summed() if cls and run.reach.sums_losses(cls.node) else computed
+    if cls is None:
+        return computed
+    forward = cls.methods.get("forward")
+    sums = run.reach.sums_losses(cls.node) or (forward is not None and run.reach.gives_sums(forward))
+    return computed.maybe_summed() if sums else computed
 
 
 def sources_of(base: Any) -> frozenset[str] | None:

@@ -39,7 +39,8 @@ def is_followed(run: State, model: v.Model, name: str) -> bool:
     method = model.cls.methods.get(name) if model.cls is not None and name not in _RUNS_IT else None
     if method is None:
         return False
-    return run.reach.divides(method) or run.reach.acts(method.body) or _gives_by_name(method)
+    scales = run.reach.divides(method) or run.reach.gives_sums(method)
+    return scales or run.reach.acts(method.body) or _gives_by_name(method)
 
 
 def _gives_by_name(method: syntax.FunctionDef) -> bool:

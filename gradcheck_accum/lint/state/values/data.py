@@ -55,6 +55,11 @@ class Data:
     is_counted_out: bool = field(default=False, compare=False)
 
     @property
+    def is_determined(self) -> bool:
+        """Whether the source says how many rows it has: in a number, or to whoever carries out what it was made by."""
+        return self.rows is not None or self.is_counted_out
+
+    @property
     def is_order(self) -> bool:
         """Whether it holds each place once: as many of them are below a number in every micro-batch."""
         return self.holds is Holds.PLACES and not self.is_part and not self.varies
