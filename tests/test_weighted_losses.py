@@ -302,3 +302,49 @@ def test_a_sum_with_counts_may_be_divided_by_the_rows_all_the_same(tmp_path: Pat
             times=TIMES, rows=4, backward=f"((times * each).sum() / ({backward})).backward()", step="optimizer.step()"
         )
         assert [d.mistake.code for d in watch_source(source, tmp_path).diagnosis] == codes
+
+
+ELEMENTS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+K = {k}
+model = nn.Linear(4, 6)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3 * K):
+    x, y, weights = torch.randn(5, 4), torch.randint(0, 6, (5,)), torch.rand(5)
+    losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+    {scaled}
+    if (step + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("k", [3, 5])
+@pytest.mark.parametrize(
+    ("scaled", "codes"),
+    [
+        ("(losses / K).mean().backward()", []),
+        ("losses = losses / K; losses.mean().backward()", []),
+        ("losses /= K; losses.mean().backward()", []),
+        ("(losses * (1 / K)).mean().backward()", []),
+        ("(losses * weights / K).mean().backward()", []),
+        ("((losses / K).sum() / len(y)).backward()", []),
+        ("((losses / len(y)).sum() / K).backward()", []),
+        ("(losses / len(y) / K).sum().backward()", []),
+        ("((0.2 * losses).mean() / K).backward()", []),
+        ("(losses / len(y)).sum().backward()", ["GA101"]),
+        ("(0.2 * losses).mean().backward()", ["GA101"]),
+        ("((losses / K).mean() / K).backward()", ["GA102"]),
+        ("(losses / K / K).mean().backward()", ["GA102"]),
+    ],
+)
+def test_what_scales_every_element_scales_the_loss(scaled: str, codes: list[str], k: int, tmp_path: Path) -> None:
+    """Of K equal micro-batches, each mean has 1/K in the large batch's."""
+    result = watch_source(ELEMENTS.format(k=k, scaled=scaled), tmp_path)
+    verdict = Verdict.DEVIATES if codes else Verdict.EQUIVALENT
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+    ratio = {"": 1.0, "GA101": k, "GA102": 1 / k}["".join(codes)]
+    assert [window.grad_norm_ratio for window in result.windows] == pytest.approx([ratio] * 3)

@@ -92,6 +92,25 @@ def factors_in(
     return tuple(factors)
 
 
+Scaling = tuple[Location, Sequence[Part]]
+"""Where a tensor was scaled by a number, and what that consists of."""
+
+
+def scaling_of(outputs: Sequence[torch.Tensor]) -> Scaling | None:
+    """What was noted of the call that returned a tensor with dimensions; None if nothing was."""
+    node = outputs[0].grad_fn if len(outputs) == 1 and outputs[0].dim() else None
+    if node is None or SCALED_AT not in node.metadata:  # type: ignore[operator]
+        return None
+    return node.metadata[SCALED_AT], node.metadata[SCALED_BY]  # type: ignore[index]
+
+
+def note_again(result: Any, scaling: Scaling) -> None:
+    """Note the same of the result of a repeated call, as far as that has a graph."""
+    node = result.grad_fn if isinstance(result, torch.Tensor) else None
+    if node is not None:
+        node.metadata[SCALED_AT], node.metadata[SCALED_BY] = scaling  # type: ignore[index]
+
+
 def shape_of(node: Any, place: int) -> tuple[int, ...]:
     """The shape of a node's ``place``-th result."""
     return tuple(node._input_metadata[place].shape)

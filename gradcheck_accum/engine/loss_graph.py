@@ -13,6 +13,7 @@ import torch
 from gradcheck_accum.engine.graph_nodes import (
     LOSSES,
     PASSED_ON,
+    SCALED_AT,
     Way,
     factors_of,
     only_edge,
@@ -25,6 +26,7 @@ from gradcheck_accum.engine.losses_in_vectors import losses_below
 from gradcheck_accum.engine.weighted_sums import SharesOf, counted_units, weighted_units
 from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
+from gradcheck_accum.ledger.stated_names import DATA, is_written_out
 
 _same = Same()
 
@@ -216,7 +218,7 @@ class _Walk:
             if len(inwards) < len(losses):
                 self.add(Term(_PRODUCT, Reduction.MEAN, None, outer), node)
             return inwards
-        term = _frontier(node, name, outer, self.counts)
+        term = _frontier(node, name, (*_factors_below(node), *outer), self.counts)
         self.add(_of_weighted(term, node, self.shares_of) if term.units else term, node)
         return []
 
@@ -280,6 +282,29 @@ def _divides_by(factor: Factor, number: float) -> bool:
     return factor.value is not None and _same(factor.value * number, 1.0)
 
 
+def _factors_below(node: Any) -> tuple[Factor, ...]:
+    """The numbers with a name that the elements were scaled by before ``node`` reduced them: they scale the result.
+
+    What has no name of its own, or is computed from data, belongs to the loss of an element.
+    """
+    found: list[Factor] = []
+    inner = only_input(node) if node.name().startswith(("SumBackward0", "MeanBackward0")) else None
+    while inner is not None and inner.name().startswith((*PASSED_ON, "MulBackward", "DivBackward")):
+        found += _named_factors(inner) or ()
+        inner = only_input(inner)
+    return tuple(reversed(found))
+
+
+def _named_factors(node: Any) -> tuple[Factor, ...]:
+    """The factors of a multiplication or division by a number with a name; empty where it is none."""
+    name = node.name()
+    if not name.startswith(("MulBackward", "DivBackward")) or SCALED_AT not in node.metadata:
+        return ()
+    factors = factors_of(node, name) or ()
+    named = (f.value is not None and DATA not in f.origins and not is_written_out(f.origins) for f in factors)
+    return factors if factors and all(named) and all(f.origins for f in factors) else ()
+
+
 def _weights_in_data(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The factors of the elements that ``node`` reduces: tensors of the same size, and scalars that divide them."""
     name = node.name()
@@ -296,7 +321,7 @@ def _weights_in_data(node: Any, places: float) -> tuple[list[torch.Tensor], list
     by: list[torch.Tensor] = []
     inner = only_input(node) if name.startswith(("SumBackward0", "MeanBackward0")) else None
     while inner is not None and inner.name().startswith((*PASSED_ON, "MulBackward", "DivBackward")):
-        if inner.name().startswith(("MulBackward", "DivBackward")):
+        if inner.name().startswith(("MulBackward", "DivBackward")) and not _named_factors(inner):
             operand = _operand(inner)
             divides = inner.name().startswith("DivBackward")
             if operand is None or operand.numel() != (1 if divides else places):

@@ -16,6 +16,7 @@ from torch.overrides import resolve_name
 
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.containers import Packed, leaves_of, rebuilt, tensors_in
+from gradcheck_accum.engine.graph_nodes import Scaling, note_again
 from gradcheck_accum.engine.lent_weights import Lent
 from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
@@ -57,7 +58,8 @@ class Program:
     that a hook computes the gradients of a loss that a module returned. ``places`` are the places that modules were
     called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules included.
     ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
-    before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known.
+    before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known. ``scaled``
+    holds what was noted of the steps that scaled a tensor by a number.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -80,6 +82,7 @@ class Program:
     prepared: dict[int, Preparation] = field(default_factory=dict)
     in_turn: frozenset[int] = frozenset()
     is_first: bool = False
+    scaled: dict[int, Scaling] = field(default_factory=dict)
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:
@@ -158,6 +161,8 @@ class Program:
             cast = nullcontext() if autocast is None else torch.autocast(autocast[0], dtype=autocast[1])
             with cast, nullcontext() if around is None else around(position):
                 result = function(*args, **kwargs)
+            if position in self.scaled:
+                note_again(result, self.scaled[position])
             made.append(list(tensors_in(result)))
             if isinstance(function, nn.Module):
                 made[-1] += [getattr(function.get_submodule(owner), name) for owner, name in self.kept[position]]

@@ -9,6 +9,7 @@ from torch import nn
 
 from gradcheck_accum.engine.containers import taken_apart
 from gradcheck_accum.engine.determinism import loses_digits
+from gradcheck_accum.engine.graph_nodes import scaling_of
 from gradcheck_accum.engine.lent_weights import steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of
@@ -111,6 +112,7 @@ def _program(
         prepared=prepared,
         in_turn=frozenset(in_turn),
         is_first=preparations.is_of_this_turn(losses[0]) is None,
+        scaled={i: note for i, call in enumerate(chosen) if (note := scaling_of(call.outputs)) is not None},
     )
 
 

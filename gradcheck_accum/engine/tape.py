@@ -109,13 +109,13 @@ class _Memories:
 class Tape(TorchFunctionMode):
     """Records calls while it is active; call `program` for a loss right before its backward.
 
-    ``on_scalar`` is called with each scalar that a call outside modules returns, if it requires a gradient,
-    ``on_blend`` with each in-place operation that may update an average, and its arguments, ``on_scale`` with what is
-    about to be multiplied or divided, even if it requires no gradient, ``on_clamp`` with the arguments of each call
-    that clamps, ``on_write`` with each tensor that is about to be written into, ``on_gradient_read`` with each whose
-    ``.grad`` is read, and ``on_call`` with each outermost call: its name, arguments and result. ``is_weight`` is asked
-    which tensors are weights, and ``as_weight`` for those that tensors inside ``torch.func.grad`` stand for. The
-    ``follower`` follows calls outside modules.
+    ``on_scalar`` is called with each scalar that a call outside modules returns, if it requires a gradient, and with
+    each tensor that such a call has multiplied or divided by a number, ``on_blend`` with each in-place operation that
+    may update an average, and its arguments, ``on_scale`` with what is about to be multiplied or divided, even if it
+    requires no gradient, ``on_clamp`` with the arguments of each call that clamps, ``on_write`` with each tensor that
+    is about to be written into, ``on_gradient_read`` with each whose ``.grad`` is read, and ``on_call`` with each
+    outermost call: its name, arguments and result. ``is_weight`` is asked which tensors are weights, and ``as_weight``
+    for those that tensors inside ``torch.func.grad`` stand for. The ``follower`` follows calls outside modules.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -240,7 +240,7 @@ class Tape(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
         result = call_from(caller, func, args, kwargs)
-        if self.on_scalar is not None and isinstance(result, torch.Tensor) and result.dim() == 0:
+        if self.on_scalar is not None and isinstance(result, torch.Tensor) and (not result.dim() or _by_number(args)):
             with torch._C.DisableTorchFunction():
                 self.on_scalar(result)
         return result
@@ -275,7 +275,8 @@ class Tape(TorchFunctionMode):
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
             has_graph = cached or (result.requires_grad and not result.is_leaf)
-            if has_graph and result.dim() == 0 and self.on_scalar is not None:
+            is_scaled = getattr(function, "__name__", "") in _SCALES and _by_number(args)
+            if has_graph and self.on_scalar is not None and (not result.dim() or is_scaled):
                 self.on_scalar(result)
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
             has_graph = False
@@ -478,6 +479,13 @@ class _Pause(AbstractContextManager[None]):
 
     def __exit__(self, *error: object) -> None:
         self._tape.pauses -= 1
+
+
+def _by_number(args: Sequence[Any]) -> bool:
+    """Whether one of two operands is a number."""
+    return len(args) == 2 and any(
+        type(operand) in (int, float) or (isinstance(operand, torch.Tensor) and not operand.dim()) for operand in args
+    )
 
 
 def _place() -> Place:
