@@ -40,7 +40,7 @@ for real in torch.randn(48, 5).split(12):
 
 #= right: three terms of one objective, on the real data with noise
 -        (judged(maker(torch.randn(4, 3)), 1.0) / 3).backward()
-+        judged(real + torch.randn(12, 5), 1.0).backward()
++        judged(real + maker(torch.randn(12, 3)), 1.0).backward()
 
 #= right: three terms of one objective, compared with the real data
 -        (judged(maker(torch.randn(4, 3)), 1.0) / 3).backward()

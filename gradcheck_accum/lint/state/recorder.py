@@ -359,7 +359,7 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
 
 
 def _unweighed(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The same terms of losses, of which it is not known how much they weigh in their micro-batch."""
+    """The same terms of losses, whose weights in their micro-batch are not known."""
     return tuple(replace(term, factors=(*term.factors, Factor(None))) for term in terms)
 
 
