@@ -151,8 +151,8 @@ def test_a_step_that_a_module_beside_wraps_is_where_the_loop_calls_it(here: Path
     assert "as train.py runs it" not in found[0].message
 
 
-def test_what_steps_in_a_helper_of_another_name_is_where_it_is(here: Path) -> None:
+def test_what_a_method_of_another_name_steps_is_where_the_loop_calls_it(here: Path) -> None:
     (here / "warmup.py").write_text(WRAPPED.replace("def step(self)", "def advance(self)"))
     (here / "train.py").write_text(LOOP_THAT_WRAPS.format(last="").replace("optimizer.step()", "optimizer.advance()"))
     found = lint_paths(["."], Settings()).findings
-    assert [(f.mistake.code, f.where.path, f.where.line) for f in found] == [("GA301", "warmup.py", 12)]
+    assert [(f.mistake.code, f.where.path, f.where.line) for f in found] == [("GA301", "train.py", 10)]

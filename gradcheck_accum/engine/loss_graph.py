@@ -26,7 +26,7 @@ from gradcheck_accum.engine.losses_in_vectors import losses_below
 from gradcheck_accum.engine.weighted_sums import SharesOf, counted_units, weighted_units
 from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import DATA, is_written_out
+from gradcheck_accum.ledger.stated_names import DATA, is_extent, is_length, is_total, is_written_out, names_size
 
 _same = Same()
 
@@ -285,7 +285,8 @@ def _divides_by(factor: Factor, number: float) -> bool:
 def _factors_below(node: Any) -> tuple[Factor, ...]:
     """The numbers with a name that the elements were scaled by before ``node`` reduced them: they scale the result.
 
-    What has no name of its own, or is computed from data, belongs to the loss of an element.
+    What has no name of its own, counts the rows of something, or is computed from data, belongs to the loss of an
+    element.
     """
     found: list[Factor] = []
     inner = only_input(node) if node.name().startswith(("SumBackward0", "MeanBackward0")) else None
@@ -301,8 +302,12 @@ def _named_factors(node: Any) -> tuple[Factor, ...]:
     if not name.startswith(("MulBackward", "DivBackward")) or SCALED_AT not in node.metadata:
         return ()
     factors = factors_of(node, name) or ()
-    named = (f.value is not None and DATA not in f.origins and not is_written_out(f.origins) for f in factors)
-    return factors if factors and all(named) and all(f.origins for f in factors) else ()
+    return factors if all(f.value is not None and _is_a_name(f.origins) for f in factors) else ()
+
+
+def _is_a_name(origins: frozenset[str]) -> bool:
+    counts = names_size(origins) or any(is_extent(o) or is_length(o) or is_total(o) for o in origins)
+    return bool(origins) and DATA not in origins and not counts and not is_written_out(origins)
 
 
 def _weights_in_data(node: Any, places: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

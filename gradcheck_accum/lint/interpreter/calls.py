@@ -428,7 +428,10 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
         return v.Stream.endless()
     if run.loops.depth and pads_to_the_longest(kwargs):
         return v.Data(varies=True)
-    if any(isinstance(value, (Tensor, v.Data)) or v.is_data(value) or v.models_in(value) for value in given):
+    computes = (
+        isinstance(one, (Tensor, v.Data)) or v.is_data(one) or v.models_in(one) or v.cut_off_in(one) for one in given
+    )
+    if any(computes):
         computed = computation(run, node, args, kwargs, root_of(name) | _wrapped_models(run, given))
         return computed.scaled(Factor(None)) if inherited else computed
     if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
