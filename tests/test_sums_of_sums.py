@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from watching import watch_source
 
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
@@ -220,3 +222,40 @@ def test_a_loss_that_was_chosen_of_two_numbers_is_the_one_that_it_is(by: int) ->
     assert [w.units for w in result.windows] == [K * ROWS * LENGTH] * 2
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios, rel=1e-6)
     assert ratios == pytest.approx([K / by] * 2, rel=1e-6)
+
+
+SEGMENTS = """
+import torch
+from torch import nn
+from watching import watch_source
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+STEPS, PART = 12, 4
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for turn in range(4):
+    series = torch.randn(5, STEPS + 1, 2)
+    total = {total}
+    for start in range(0, STEPS, PART):
+        error = 0.0
+        for t in range(start, start + PART):
+            error = error + (model(series[:, t]) - series[:, t + 1]).square().sum()
+        (error / total).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("total", "codes"),
+    [
+        ("series.size(0) * STEPS * 2", []),
+        ("len(series) * 2 * STEPS", []),
+        ("series.size(0) * PART * 2", ["GA101"]),
+    ],
+)
+def test_a_sum_at_every_step_counts_with_all_of_its_window(total: str, codes: list[str], tmp_path: Path) -> None:
+    """5 rows, 12 steps and 2 columns are all numbers of a window's 3 parts; 4 steps are those of one part."""
+    result = watch_source(SEGMENTS.format(total=total), tmp_path)
+    verdict = Verdict.DEVIATES if codes else Verdict.EQUIVALENT
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason

@@ -184,6 +184,9 @@ class ColumnSplit:
         unknown = any(point.term.units is None for point in self.evidence.points)
         if unknown or self._is_another_number(column):
             return False
+        if column.source in (Source.LITERAL, Source.NAMED) and not self.evidence.counter:
+            # No test or bound shows that it is the number which decides on a step.
+            return self.evidence.equals_any(column, COUNTS_OVER_RANKS)
         return self.evidence.equals_any(column, (*MISTAKEN, *COUNTS_OVER_RANKS))
 
     def _is_another_number(self, column: Column) -> bool:

@@ -191,7 +191,29 @@ def _averages_the_window(columns: Sequence[Column], evidence: Evidence) -> bool:
     if evidence.equals(together, over_own_units):
         # A micro-batch may have as many elements as its window has rows.
         return False
-    return evidence.equals_any(together, (over_shared_units, over_shared_rows))
+    if evidence.equals_any(together, (over_shared_units, over_shared_rows)):
+        return True
+    totals = _units_of_like_terms(evidence)
+    return bool(totals) and all(
+        evidence.same(value * total, 1.0) for value, total in zip(together.values, totals, strict=True)
+    )
+
+
+def _units_of_like_terms(evidence: Evidence) -> list[float]:
+    """For each point, the units of its window in all terms of its kind: a loss at every step of a sequence, say.
+
+    Empty where each backward has one such term, where units are not known, and over several ranks.
+    """
+    own = [[term.units for term in point.backward.terms if term.kind == point.term.kind] for point in evidence.points]
+    known = all(units for units in own) and all(all(units) for units in own)
+    if not known or max(map(len, own)) < 2 or any(point.divisor > 1 for point in evidence.points):
+        return []
+    totals = [0.0] * len(own)
+    for window in evidence.windows():
+        total = math.fsum(units or 0.0 for i in window for units in own[i])
+        for i in window:
+            totals[i] = total
+    return totals
 
 
 def _undoes_steps(columns: Sequence[Column], evidence: Evidence) -> bool:
