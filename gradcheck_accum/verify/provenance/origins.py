@@ -82,18 +82,23 @@ class Origins:
             ):
                 return self._of_size(owner, dimension, place)
             case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
-                # The minimum is one of the numbers, so it gets the names of all; a literal counts where none has one.
-                literal = [one for one in several if isinstance(one, ast.Constant)]
-                named = [one for one in several if one not in literal]
-                known = [own for own in (self.of(one, place) for one in named) if own]
-                known = known or [own for own in (self.of(one, place) for one in literal) if own]
-                remains = (self._of_what_remains(one, place) for one in named)
-                return frozenset[str]().union(*remains, *known) or None
+                return self._of_one_of(several, place)
+            case ast.IfExp(body=one, orelse=other):
+                return self._of_one_of([one, other], place)
         summed = summed_over(node)
         if summed is not None:
             return frozenset(map(origin_of_total, self.of_length(summed, place)))
         inner = passed_through(node)
         return None if inner is None else self.of(inner, place)
+
+    def _of_one_of(self, several: list[ast.expr], place: Place) -> frozenset[str] | None:
+        """The origins of a number that is one of several: the names of all; a literal counts where none has one."""
+        literal = [one for one in several if isinstance(one, ast.Constant)]
+        named = [one for one in several if one not in literal]
+        known = [own for own in (self.of(one, place) for one in named) if own]
+        known = known or [own for own in (self.of(one, place) for one in literal) if own]
+        remains = (self._of_what_remains(one, place) for one in named)
+        return frozenset[str]().union(*remains, *known) or None
 
     def _of_size(self, owner: ast.expr, dimension: ast.expr, place: Place) -> frozenset[str] | None:
         """The origins of the size of a tensor along one dimension."""
