@@ -288,20 +288,22 @@ def _factors_below(node: Any) -> tuple[Factor, ...]:
     What has no name of its own, counts the rows of something, or is computed from data, belongs to the loss of an
     element.
     """
-    found: list[Factor] = []
+    found = [factor for inner in _scalings_below(node) for factor in _named_factors(inner)]
+    return tuple(reversed(found))
+
+
+def _scalings_below(node: Any) -> Iterator[Any]:
+    """The multiplications and divisions of the elements that ``node`` reduces, the last one first."""
     inner = only_input(node) if node.name().startswith(("SumBackward0", "MeanBackward0")) else None
     while inner is not None and inner.name().startswith((*PASSED_ON, "MulBackward", "DivBackward")):
-        found += _named_factors(inner) or ()
+        if inner.name().startswith(("MulBackward", "DivBackward")):
+            yield inner
         inner = only_input(inner)
-    return tuple(reversed(found))
 
 
 def _named_factors(node: Any) -> tuple[Factor, ...]:
     """The factors of a multiplication or division by a number with a name; empty where it is none."""
-    name = node.name()
-    if not name.startswith(("MulBackward", "DivBackward")) or SCALED_AT not in node.metadata:
-        return ()
-    factors = factors_of(node, name) or ()
+    factors = (factors_of(node, node.name()) or ()) if SCALED_AT in node.metadata else ()
     return factors if all(f.value is not None and _is_a_name(f.origins) for f in factors) else ()
 
 
@@ -324,15 +326,14 @@ def _weights_in_data(node: Any, places: float) -> tuple[list[torch.Tensor], list
         return ([weight] if (first is None) != (second is None) else []), []
     found: list[torch.Tensor] = []
     by: list[torch.Tensor] = []
-    inner = only_input(node) if name.startswith(("SumBackward0", "MeanBackward0")) else None
-    while inner is not None and inner.name().startswith((*PASSED_ON, "MulBackward", "DivBackward")):
-        if inner.name().startswith(("MulBackward", "DivBackward")) and not _named_factors(inner):
-            operand = _operand(inner)
-            divides = inner.name().startswith("DivBackward")
-            if operand is None or operand.numel() != (1 if divides else places):
-                break
-            (by if divides else found).append(operand)
-        inner = only_input(inner)
+    for inner in _scalings_below(node):
+        if _named_factors(inner):
+            continue
+        operand = _operand(inner)
+        divides = inner.name().startswith("DivBackward")
+        if operand is None or operand.numel() != (1 if divides else places):
+            break
+        (by if divides else found).append(operand)
     return [operand.reshape(-1) for operand in found] if len(found) > 1 else found, by
 
 

@@ -240,9 +240,10 @@ class Tape(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
         result = call_from(caller, func, args, kwargs)
-        if self.on_scalar is not None and isinstance(result, torch.Tensor) and (not result.dim() or _by_number(args)):
+        if self.on_scalar is not None and isinstance(result, torch.Tensor):
             with torch._C.DisableTorchFunction():
-                self.on_scalar(result)
+                if not result.dim() or (result.requires_grad and _is_by_number(func, args)):
+                    self.on_scalar(result)
         return result
 
     def _call(self, caller: FrameType, func: Any, args: Any, kwargs: Any, state: State | None, *, writes: bool) -> Any:
@@ -275,8 +276,7 @@ class Tape(TorchFunctionMode):
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
             has_graph = cached or (result.requires_grad and not result.is_leaf)
-            is_scaled = getattr(function, "__name__", "") in _SCALES and _by_number(args)
-            if has_graph and self.on_scalar is not None and (not result.dim() or is_scaled):
+            if has_graph and self.on_scalar is not None and (not result.dim() or _is_by_number(function, args)):
                 self.on_scalar(result)
         elif result is None or isinstance(result, (bool, int, float, str, torch.Size, torch.dtype, torch.device)):
             has_graph = False
@@ -481,11 +481,11 @@ class _Pause(AbstractContextManager[None]):
         self._tape.pauses -= 1
 
 
-def _by_number(args: Sequence[Any]) -> bool:
-    """Whether one of two operands is a number."""
-    return len(args) == 2 and any(
-        type(operand) in (int, float) or (isinstance(operand, torch.Tensor) and not operand.dim()) for operand in args
-    )
+def _is_by_number(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether a call multiplies or divides by a number."""
+    if len(args) != 2 or getattr(function, "__name__", "") not in _SCALES:
+        return False
+    return any(type(one) in (int, float) or (isinstance(one, torch.Tensor) and not one.dim()) for one in args)
 
 
 def _place() -> Place:

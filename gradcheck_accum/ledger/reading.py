@@ -202,7 +202,8 @@ def _read(
     if contested is not None:
         contested += [c for c in columns if normalised and _is_contested(c, evidence)]
         columns = [_as_objective(c) if c in contested else c for c in columns]
-    columns = [_as_objective(c) if evidence.is_extent_of_data(c) else c for c in columns]
+    if evidence.counter or any(c.source is Source.STEPS and c.divides for c in every):
+        columns = [_as_objective(c) if _is_of_the_large_batch(c, evidence) else c for c in columns]
     split = ColumnSplit(evidence, columns, reading.kind, normalised)
     split.make()
     reading.notes += split.notes
@@ -296,6 +297,11 @@ def _is_contested(column: Column, evidence: Evidence) -> bool:
     if column.scales_nothing or not evidence.is_constant(column) or not is_from_elsewhere(column, evidence):
         return False
     return any(evidence.matches(column, role) for role in (*SHARES[:2], *COUNTS))
+
+
+def _is_of_the_large_batch(column: Column, evidence: Evidence) -> bool:
+    """Whether a number is a constant size along another dimension than the first, which the large batch has too."""
+    return column.source is Source.EXTENT and evidence.is_constant(column)
 
 
 def _is_named_elsewhere(column: Column, evidence: Evidence) -> bool:

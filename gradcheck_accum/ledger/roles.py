@@ -422,15 +422,6 @@ class Evidence:
         """Whether a column is one number of the source, written out or with a name that is neither K's nor a size's."""
         return column.source in (Source.LITERAL, Source.NAMED) and self.is_constant(column)
 
-    def is_extent_of_data(self, column: Column) -> bool:
-        """Whether a column is the size of a tensor along another dimension than its first, where the source shows K.
-
-        The large batch has the same size there.
-        """
-        if column.source is not Source.EXTENT or not self.is_constant(column):
-            return False
-        return bool(self.counter) or any(c.source is Source.STEPS and c.divides for c in self.columns())
-
     def is_total_of_window(self, column: Column) -> bool:
         """Whether a column divides by a number that was summed over the list which is the window."""
         totals = frozenset(map(origin_of_total, self.lengths))

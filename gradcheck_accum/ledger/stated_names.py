@@ -51,19 +51,19 @@ LOSSES = "how many losses there are"
 PUT_IN = "put into .grad"
 """The origin of a number that returned gradients were multiplied by when the loop put them into ``.grad`` itself."""
 
-_LENGTH = "length of"
+_LENGTH = "length of "
 """The beginning of the origin of a number that is the length of a list."""
 
-_EXTENT = "extent of"
+_EXTENT = "extent of "
 """The beginning of the origin of a number that is the size of a tensor along another dimension than its first."""
 
-_TOTAL = "total over"
+_TOTAL = "total over "
 """The beginning of the origin of a number that was summed over the items of a list."""
 
 _PARAMETER = "parameter"
 """The beginning of the origin of a number that is written out in a call, for a parameter of this name."""
 
-_COMPUTED = "of"
+_COMPUTED = "of "
 """The beginning of the origin of a number that is computed from others."""
 
 _ACCUMULATION = frozenset({"accum", "accumulate", "accumulation"})
@@ -106,47 +106,47 @@ def names_size(origins: Iterable[str]) -> bool:
 
 def is_place(origin: str) -> bool:
     """Whether an origin is the place of a constant in the source, and not a name."""
-    return origin.rpartition(":")[2].isdigit() and not any(is_kind(origin) for is_kind in _NO_PLACES)
+    return origin.rpartition(":")[2].isdigit() and not origin.startswith((_COMPUTED, _LENGTH, _EXTENT, _TOTAL))
 
 
 def origin_of_computed(origins: Iterable[str]) -> str:
     """The origin of a number that is computed from numbers of ``origins``."""
-    return " ".join([_COMPUTED, *sorted(origins)])
+    return _COMPUTED + " ".join(sorted(origins))
 
 
 def is_computed(origin: str) -> bool:
     """Whether an origin is that of a number which is computed from others that the source shows."""
-    return origin.startswith(f"{_COMPUTED} ")
+    return origin.startswith(_COMPUTED)
 
 
 def origin_of_length(name: str) -> str:
     """The origin of a number that is the length of the list which is known by ``name``."""
-    return f"{_LENGTH} {name}"
+    return _LENGTH + name
 
 
 def is_length(origin: str) -> bool:
     """Whether an origin is that of the length of a list."""
-    return origin.startswith(f"{_LENGTH} ")
+    return origin.startswith(_LENGTH)
 
 
 def origin_of_extent(name: str) -> str:
     """The origin of the size, along another dimension than its first, that is read as ``name``."""
-    return f"{_EXTENT} {name}"
+    return _EXTENT + name
 
 
 def is_extent(origin: str) -> bool:
     """Whether an origin is that of the size of a tensor along another dimension than its first."""
-    return origin.startswith(f"{_EXTENT} ")
+    return origin.startswith(_EXTENT)
 
 
 def origin_of_total(length: str) -> str:
     """The origin of a number that was summed over the items of the list whose length has the origin ``length``."""
-    return f"{_TOTAL} {length}"
+    return _TOTAL + length
 
 
 def is_total(origin: str) -> bool:
     """Whether an origin is that of a number which was summed over the items of a list."""
-    return origin.startswith(f"{_TOTAL} ")
+    return origin.startswith(_TOTAL)
 
 
 def name_of_parameter(name: str, given: Collection[str]) -> str:
@@ -167,9 +167,6 @@ def name_in(origin: str) -> str:
 def is_written_out(origins: Iterable[str]) -> bool:
     """Whether a number is written out where it is used, or in the call that passes it to a function which uses it."""
     return is_literal([origin for origin in origins if not origin.startswith(f"{_PARAMETER} ")])
-
-
-_NO_PLACES = (is_computed, is_length, is_extent, is_total)
 
 
 def is_literal(origins: Collection[str]) -> bool:

@@ -20,6 +20,8 @@ from gradcheck_accum.lint.state.values import Num, Symbol
 from gradcheck_accum.lint.syntax import Operator, text_of, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from gradcheck_accum.lint.program.facts import Function
     from gradcheck_accum.lint.program.reach import Reach
 
@@ -39,23 +41,26 @@ def counters(reach: Reach, function: Function) -> set[str]:
     }
     tested = {
         n.attr
-        for part in _taken_modulo(reach, nodes)
+        for part in _taken_modulo(nodes, reach.steps)
         for n in walk(part.left)
         if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
 
 
-def given_count(reach: Reach, function: Function) -> syntax.BinOp | None:
-    """Where a function takes a count that it is given modulo something to step; None if it trains in a loop."""
+def given_count(reach: Reach, function: Function) -> tuple[str, syntax.BinOp] | None:
+    """The count that a function is given, and where it takes that modulo something to step; None if it has none.
+
+    None too if it trains in a loop.
+    """
     nodes = walk(function)
     if _trains_in_a_loop(reach, nodes) or not reach.backward(function):
         return None
     bound = {n.id for n in nodes if isinstance(n, (syntax.Assign, syntax.AugAssign)) for n in _names_bound(n)}
     given = {parameter.arg for parameter in _parameters(function)} - bound
-    tests = [part for part in _taken_modulo(reach, nodes) if not given.isdisjoint(_names_in(part.left))]
+    tests = [part for part in _taken_modulo(nodes, reach.steps) if not given.isdisjoint(_names_in(part.left))]
     counts = {name for part in tests for name in _names_in(part.left) if name in given}
-    return tests[0] if len(counts) == 1 else None
+    return (counts.pop(), tests[0]) if len(counts) == 1 else None
 
 
 def is_called_each_batch(reach: Reach, function: Function) -> bool:
@@ -67,12 +72,14 @@ def _trains_in_a_loop(reach: Reach, nodes: list[syntax.Node]) -> bool:
     return any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes)
 
 
-def _taken_modulo(reach: Reach, nodes: list[syntax.Node]) -> list[syntax.BinOp]:
-    """What is taken modulo something in the conditions that decide on a step."""
+def _taken_modulo(
+    nodes: Iterable[syntax.Node], acts: Callable[[Sequence[syntax.Statement]], bool]
+) -> list[syntax.BinOp]:
+    """What is taken modulo something in the conditions of branches that ``acts`` holds for: that step, say."""
     return [
         part
         for branch in nodes
-        if isinstance(branch, syntax.If) and reach.steps(branch.body)
+        if isinstance(branch, syntax.If) and acts(branch.body)
         for part in walk(branch.test)
         if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
     ]
@@ -115,13 +122,7 @@ def begin(run: State, node: syntax.AugAssign, current: Any) -> None:
     if not (v.is_named(current) and type(current) is Symbol and run.loops.depth and adds_one(node)):
         return
     name, around = text_of(node.target), run.calls.stack[-1] if run.calls.stack else run.reach.module
-    tested = [
-        part
-        for branch in walk(around)
-        if isinstance(branch, syntax.If) and run.reach.touches_gradients(branch.body)
-        for part in walk(branch.test)
-        if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
-    ]
+    tested = _taken_modulo(walk(around), run.reach.touches_gradients)
     lefts = [part for test in tested for part in walk(test.left) if isinstance(part, syntax.Expression)]
     if name in map(text_of, lefts):
         before = any(text_of(test.left) == name and test.where.line < node.where.line for test in tested)
@@ -146,18 +147,17 @@ def call_each_batch(run: State, owner: v.Instance | None, function: Function, sc
     if owner is not None:
         unknown = (n for n in counters(run.reach, function) if not isinstance(owner.attributes.get(n), Num))
         owner.attributes.update(dict.fromkeys(unknown, Num(0)))
-    test = given_count(run.reach, function)
-    # Its first window is as long as the others (`begin`).
-    first = int(isinstance(test.left, syntax.Name)) if test is not None else 0
-    count = min(_names_in(test.left) & {parameter.arg for parameter in _parameters(function)}) if test else ""
+    counted = given_count(run.reach, function)
     run.recorder.epoch = None
     run.loops.depth += 1
     try:
         for turn in range(run.knowledge.unbounded_length()):
             run.draw()
             given = _arguments(run, function, is_method=owner is not None)
-            if count:
-                given[count] = Num(first + turn)
+            if counted is not None:
+                count, test = counted
+                # Its first window is as long as the others (`begin`).
+                given[count] = Num(turn + isinstance(test.left, syntax.Name))
             call_function(run, v.Function(function, scope, owner), [], given)
     finally:
         run.loops.depth -= 1

@@ -15,7 +15,7 @@ import torch
 from gradcheck_accum.ledger.stated_names import DATA
 from gradcheck_accum.verify.provenance.following import Place, place_of
 from gradcheck_accum.verify.provenance.operands import Operand, computed_as, read_once, sides_of
-from gradcheck_accum.verify.provenance.origins import Origins
+from gradcheck_accum.verify.provenance.origins import Origins, size_asked
 from gradcheck_accum.verify.provenance.readable import value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
 from gradcheck_accum.verify.stack.frames import package_of
@@ -122,6 +122,10 @@ def _value(node: ast.expr, frame: FrameType) -> float | torch.Tensor | None:
 
 
 def _read(node: ast.expr, frame: FrameType) -> object:
+    match size_asked(node):
+        case (owner, ast.Constant(value=int(dimension))):
+            held = value_of(owner, frame)
+            return held.shape[dimension] if type(held) is torch.Tensor and held.dim() > dimension else None
     match node:
         case ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[]):
             held = value_of(owner, frame)
@@ -132,12 +136,6 @@ def _read(node: ast.expr, frame: FrameType) -> object:
         case ast.Call(func=ast.Attribute(value=owner, attr="numel"), args=[], keywords=[]):
             held = value_of(owner, frame)
             return held.numel() if type(held) is torch.Tensor else None
-        case (
-            ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int(dimension)))
-            | ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=int(dimension))])
-        ):
-            held = value_of(owner, frame)
-            return held.shape[dimension] if type(held) is torch.Tensor and held.dim() > dimension else None
         case ast.Subscript(value=owner, slice=ast.Constant() | ast.Name() as item):
             held, key = value_of(owner, frame), value_of(item, frame)
             if type(key) is int and type(held) in (list, tuple, torch.Tensor) and 0 <= key < len(held):  # type: ignore[arg-type]

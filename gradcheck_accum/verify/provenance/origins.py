@@ -75,17 +75,14 @@ class Origins:
                 return frozenset({ast.unparse(node)})
             case ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[]):
                 return self._of_length(owner, place)
-            case (
-                ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[dimension], keywords=[])
-                | ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=dimension)
-                | ast.Subscript(value=ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[]), slice=dimension)
-            ):
-                return self._of_size(owner, dimension, place)
             case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
                 return self._of_one_of(several, place)
             case ast.IfExp(body=one, orelse=other):
                 return self._of_one_of([one, other], place)
-        summed = summed_over(node)
+        size = size_asked(node)
+        if size is not None:
+            return self._of_size(*size, place)
+        summed = _summed_over(node)
         if summed is not None:
             return frozenset(map(origin_of_total, self.of_length(summed, place)))
         inner = passed_through(node)
@@ -205,7 +202,19 @@ def _is_display(node: ast.expr) -> bool:
     return False
 
 
-def summed_over(node: ast.expr) -> ast.expr | None:
+def size_asked(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """The tensor and the dimension whose size an expression is: ``x.shape[1]``, ``x.size(1)``; None if it is none."""
+    match node:
+        case (
+            ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[dimension], keywords=[])
+            | ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=dimension)
+            | ast.Subscript(value=ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[]), slice=dimension)
+        ):
+            return owner, dimension
+    return None
+
+
+def _summed_over(node: ast.expr) -> ast.expr | None:
     """The list over whose items a number is summed: ``sum(len(x) for x in window)``, ``sum(map(len, window))``."""
     match node:
         case ast.Call(func=ast.Name(id="sum"), args=[items, *_]):

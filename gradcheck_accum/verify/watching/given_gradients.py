@@ -27,6 +27,10 @@ _OUTPUTS = ("Addmm", "MmBackward", "BmmBackward", "MvBackward", "Addmv", "Convol
 """Nodes of what a model gives, and no loss has yet been computed from."""
 
 
+Number = tuple[float, frozenset[str], bool]
+"""A part of a factor that the source shows as a number."""
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """The gradient for a loss: ``factors`` of all of it, and ``weights`` of its elements, None if these are all 1.
@@ -79,7 +83,7 @@ class GivenGradients:
         first = float(gradient.reshape(-1)[0])
         if not loss.dim():
             return Given(_factors(sides, first, where))
-        others = [side for side in sides if not isinstance(side.value, float)]
+        _, others = _apart(sides)
         is_uniform = gradient.numel() == 1 or bool((gradient == first).all())
         if is_uniform and not any(isinstance(side.value, torch.Tensor) and side.value.dim() for side in others):
             if not others or (gradient.numel() > 1 and where not in self._of_rows) or where in self._of_numbers:
@@ -100,8 +104,7 @@ class GivenGradients:
         None if they may hide a number: if the source does not show what they are divided by, and they are neither
         whole numbers (a mask, counts) nor normalized by the micro-batch.
         """
-        numbers = [side for side in sides if isinstance(side.value, float)]
-        others = [side for side in sides if not isinstance(side.value, float)]
+        numbers, others = _apart(sides)
         known = _product(numbers)
         if not known or not math.isfinite(known):
             return None
@@ -111,7 +114,7 @@ class GivenGradients:
             is_shown = bool(numbers) and len(others) == 1 and not others[0].inverted
             if not is_shown or not _is_of_losses(loss):
                 return None
-        return Given(factors_in(_parts(numbers), known, where) if numbers else (), weights, is_of_vector=True)
+        return Given(factors_in(numbers, known, where) if numbers else (), weights, is_of_vector=True)
 
     def _rest(self, gradient: torch.Tensor, others: list[Side], known: float) -> torch.Tensor:
         """The gradient without the ``known`` number in it: the very tensor of the source, if that is it."""
@@ -128,12 +131,11 @@ class GivenGradients:
 
 def _factors(sides: list[Side], whole: float, where: Location) -> tuple[Factor, ...]:
     """The factors of a number, of which the source shows ``sides``."""
-    numbers = [side for side in sides if isinstance(side.value, float)]
-    others = [side for side in sides if not isinstance(side.value, float)]
+    numbers, others = _apart(sides)
     known = _product(numbers)
     if not known or not math.isfinite(known) or not math.isfinite(whole):
         return (Factor(whole, Operation.MULTIPLY, where=where),)
-    parts = _parts(numbers)
+    parts: list[Part] = [*numbers]
     if others or not math.isclose(whole, known, rel_tol=_AS_CLOSE):
         origins = others[0].origins if len(others) == 1 else frozenset[str]()
         parts.append((None, origins, bool(others) and all(side.inverted for side in others)))
@@ -143,15 +145,16 @@ def _factors(sides: list[Side], whole: float, where: Location) -> tuple[Factor, 
     return factors_in(parts, whole, where)
 
 
-def _parts(numbers: list[Side]) -> list[Part]:
-    return [(side.value, side.origins, side.inverted) for side in numbers if isinstance(side.value, float)]
+def _apart(sides: list[Side]) -> tuple[list[Number], list[Side]]:
+    """The numbers among the sides of a gradient, as parts of a factor, and the others."""
+    numbers = [(side.value, side.origins, side.inverted) for side in sides if isinstance(side.value, float)]
+    return numbers, [side for side in sides if not isinstance(side.value, float)]
 
 
-def _product(numbers: list[Side]) -> float:
+def _product(numbers: list[Number]) -> float:
     known = 1.0
-    for side in numbers:
-        if isinstance(side.value, float):
-            known = known / side.value if side.inverted and side.value else known * side.value
+    for value, _, inverted in numbers:
+        known = known / value if inverted and value else known * value
     return known
 
 

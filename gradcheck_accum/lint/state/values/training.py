@@ -32,8 +32,8 @@ class Optimizer:
     """An optimizer; ``sources`` are the root names of the models whose parameters it updates, where known.
 
     ``engine`` is what steps and clears it, where that is not the loop. ``takes_sums`` says that its learning rate was
-    divided by what a sum grows with. ``schedule`` is what every step moves, where it or its engine
-    plans its rate.
+    divided by what a sum grows with. ``schedule`` is what every step moves, where it or its engine plans its
+    rate.
     """
 
     name: str
