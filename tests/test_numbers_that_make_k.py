@@ -197,3 +197,38 @@ def test_a_divisor_that_no_source_shows_and_that_equals_k_is_open(
     result = watch_source(source, tmp_path)
     assert (result.verdict, result.diagnosis) == (verdict, ())
     assert ("that equals K and that the source does not show" in " ".join(result.notes)) is (classes == 3)
+
+
+CHOICE = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+K, PARTS, SCALED = 3, {parts}, True
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = [(torch.randn(5, 4), torch.randn(5, 2)) for _ in range({batches})]
+for i, (x, y) in enumerate(loader):
+    divisor = {divisor}
+    (nn.functional.mse_loss(model(x), y) / divisor{more}).backward()
+    if (i + 1) % K == 0 or i + 1 == len(loader):
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+FULL_OR_REST = "K if i < len(loader) - len(loader) % K else len(loader) % K"
+
+
+@pytest.mark.parametrize("batches", [9, 11])
+@pytest.mark.parametrize(("more", "codes"), [("", []), (" / K", ["GA102"])])
+def test_k_or_what_remains_is_k(batches: int, more: str, codes: list[str], tmp_path: Path) -> None:
+    """A window of m micro-batches, each divided by its m, is right; divided by 3 again, it weighs 1/3."""
+    source = CHOICE.format(parts=3, batches=batches, divisor=FULL_OR_REST, more=more)
+    result = watch_source(source, tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+
+
+@pytest.mark.parametrize(("parts", "verdict"), [(3, Verdict.INCONCLUSIVE), (7, Verdict.EQUIVALENT)])
+def test_a_choice_of_two_numbers_does_not_show_which_it_is(parts: int, verdict: Verdict, tmp_path: Path) -> None:
+    """The mean of 3 parts, or 1: an objective's constant, which equals K by chance, and no second division by it."""
+    source = CHOICE.format(parts=parts, batches=9, divisor="K", more=" / (PARTS if SCALED else 1)")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, result.diagnosis) == (verdict, ()), result.reason

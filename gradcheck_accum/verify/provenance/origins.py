@@ -77,7 +77,7 @@ class Origins:
                 return self._of_length(owner, place)
             case ast.Call(func=ast.Name(id="min"), args=[_, _, *_] as several, keywords=[]):
                 return self._of_one_of(several, place)
-            case ast.IfExp(body=one, orelse=other):
+            case ast.IfExp(body=one, orelse=other) if any(self._of_what_remains(own, place) for own in (one, other)):
                 return self._of_one_of([one, other], place)
         size = size_asked(node)
         if size is not None:
@@ -142,9 +142,9 @@ class Origins:
         return found.union(*(self.of_length(value, at, names - 1) for value, at in sources.values))
 
     def _of_what_remains(self, node: ast.expr, place: Place) -> frozenset[str]:
-        """The origin of the difference between a length and another number, of rows if it is the length of a tensor."""
+        """The origin of what remains of a length, by subtraction or modulo; of rows if it is the length of a tensor."""
         match node:
-            case ast.BinOp(left=length, op=ast.Sub()) if is_length(length, place):
+            case ast.BinOp(left=length, op=ast.Sub() | ast.Mod()) if is_length(length, place):
                 return frozenset({NAME_OF_SIZE if NAME_OF_SIZE in (self.of(length, place) or ()) else WHAT_REMAINS})
             case ast.BinOp():
                 return frozenset()
