@@ -179,8 +179,8 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     if count is None:
         return
     parts, called = _one_by_one(program, data, count), _called_one_by_one(program, own, count)
-    seen: list[list[tuple[int, int, list[int]]]] = []
     for single in (parts, called) if called and called != parts else (parts,):
+        seen: list[list[tuple[int, int, list[int]]]] = []
         apart = {leaf for each in single for leaf in each}
         for several, axes in product((_together, _in_parts, None), ((0, 1), (1, 0))):
             places = (_held(i, program.leaves[i], count, several, axes) for i in data if i not in apart)
