@@ -244,3 +244,50 @@ def test_images_that_are_normalized_together_are_coupled(tmp_path: Path) -> None
     parts = {"seed": 0, "images": 5, "norm": "nn.BatchNorm1d(ANCHORS)"}
     coupled = watch_source(SCENES.format(**parts, loss="loss / boxes"), tmp_path)
     assert coupled.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled.reason
+
+
+BOXES = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(2)
+COUNTS = [[4, 4, 3, 5, 3], [3, 2, 3, 1, 4], [5, 3, 3, 3, 2], [4, 5, 3, 3, 1]]
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.obj, self.box = nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.Conv2d(6, 1, 1), nn.Conv2d(6, 4, 1)
+    def forward(self, images):
+        h = torch.tanh(self.body(images)){coupling}
+        return self.obj(h).flatten(1), self.box(h).flatten(2).transpose(1, 2)
+def sums(records):
+    obj, boxes = model(torch.stack([image for image, _, _ in records]))
+    wanted, off = torch.zeros_like(obj), obj.new_zeros(())
+    for j, (_, cells, own) in enumerate(records):
+        wanted[j, cells] = 1.0
+        off = off + F.smooth_l1_loss(boxes[j, cells], own, reduction="sum")
+    return F.binary_cross_entropy_with_logits(obj, wanted, reduction="sum"), off
+model = Detector()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [[(torch.randn(3, 8, 8), torch.randperm(16)[:n], torch.rand(n, 4)) for n in own] for own in COUNTS]
+for start in range(0, 4, 2):
+    window = batches[start:start + 2]
+    boxes = sum(len(cells) for batch in window for _, cells, _ in batch)
+    for batch in window:
+        objects, off = sums(batch)
+        ((objects / (16 * sum(map(len, window))) + off / boxes) / {divisor}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_as_many_boxes_in_some_images_as_an_image_has_channels(tmp_path: Path) -> None:
+    """Five images in a micro-batch, and three boxes in two of them: boxes are counted by their lists, not with images.
+
+    Divided by 2 once more, the sums of the window's objects and boxes have half of their weight.
+    """
+    right = watch_source(BOXES.format(coupling="", divisor=1), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+    wrong = watch_source(BOXES.format(coupling="", divisor="len(window)"), tmp_path)
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA102"])
+    coupled = watch_source(BOXES.format(coupling="; h = h - h.mean(0)", divisor=1), tmp_path)
+    assert [d.mistake.code for d in coupled.diagnosis] == ["GA901"]

@@ -288,15 +288,7 @@ def _called_one_by_one(program: Program, own: Sequence[int], count: int) -> tupl
 
     They are each sample's own targets, or its indices.
     """
-    calls: dict[object, list[list[int]]] = {}
-    for function, args, kwargs, _ in program.steps:
-        given = [leaf.index for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Leaf) and leaf.index in own]
-        if given:
-            calls.setdefault(function, []).append(given)
-    found: dict[tuple[int, ...], None] = {}
-    for each in calls.values():
-        if len(each) == count and len({len(given) for given in each}) == 1:
-            found |= dict.fromkeys(zip(*each, strict=True))
+    found = dict.fromkeys(group for group in _given_in_turn(program, own) if len(group) == count)
     groups: list[tuple[int, ...]] = []
     taken: set[int] = set()
     for group in found:
@@ -304,6 +296,18 @@ def _called_one_by_one(program: Program, own: Sequence[int], count: int) -> tupl
             groups.append(group)
             taken |= {*group}
     return tuple(groups)
+
+
+def _given_in_turn(program: Program, own: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The leaves that several calls of one function were given, for each place among its arguments."""
+    calls: dict[object, list[list[int]]] = {}
+    for function, args, kwargs, _ in program.steps:
+        given = [leaf.index for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Leaf) and leaf.index in own]
+        if given:
+            calls.setdefault(function, []).append(given)
+    for each in calls.values():
+        if len(each) > 1 and len({len(given) for given in each}) == 1:
+            yield from zip(*each, strict=True)
 
 
 def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -336,8 +340,9 @@ def by_row(program: Program, leaf: int) -> Samples | None:
 def _count(program: Program, own: Sequence[int]) -> int | None:
     """How many samples there are: the most common size of the leaves' first dimensions, usually; None for one.
 
-    It is one that what a model was given has: targets may have as many columns. If two sizes are equally common, it is
-    the one that more leaves have: if time comes first, labels have no time dimension.
+    It is one that what a model was given has: targets may have as many columns. Of tensors of unlike lengths that a
+    function was given one by one (each image's boxes), it is their number. If two sizes are equally common, it is the
+    one that more leaves have: if time comes first, labels have no time dimension.
     """
     found: Counter[int] = Counter()
     leaves: Counter[int] = Counter()
@@ -347,7 +352,10 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
     if inputs and all(program.leaves[i].dim() < 2 and program.leaves[i].is_floating_point() for i in inputs):
         # The features of one sample at a time: what a policy observes at each moment.
         return None
-    for i in own:
+    in_turn = [group for group in _given_in_turn(program, own) if _are_ragged(program, group)]
+    in_turn = [group for group in in_turn if inputs.isdisjoint(group)]
+    found.update({len(group): 2 for group in in_turn})
+    for i in {*own}.difference(*in_turn):
         first, *others = program.leaves[i].shape
         found[first] += 3 if i in inputs else 2
         found.update(size for size in others[:1] if size != first)
