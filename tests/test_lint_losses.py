@@ -298,3 +298,84 @@ def test_what_a_network_adds_up_to_one_number_is_no_mean(name: str, called: str,
 @pytest.mark.parametrize("reduced", ["each.mean()", "each.sum(1).mean()", "each.sum() / len(x)"])
 def test_what_a_network_averages_is_a_mean(name: str, called: str, reduced: str) -> None:
     assert of_a_network(name, called, reduced) == ["GA101"]
+
+
+OUTPUTS = """\
+def train(model, loader, optimizer, K):
+    for i, batch in enumerate(loader):
+        outputs = model(**batch)
+        (outputs.loss{scale}).backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        # Whoever divides what a model gives by the size of the batch may be given a sum.
+        (" / K / batch['input_values'].shape[0]", []),
+        (" / len(batch['input_values']) / K", []),
+        (" / K", []),
+        (" / K / K", ["GA102"]),
+        ("", ["GA101"]),
+    ],
+)
+def test_the_loss_of_a_models_output_may_be_a_sum(scale: str, expected: list[str]) -> None:
+    found = codes_in(OUTPUTS.format(scale=scale))
+    assert [code for code in found if code != "GA301"] == expected
+
+
+GIVEN_A_COUNT = """\
+from torch import nn
+
+class Criterion(nn.Module):
+    def forward(self, outputs, targets, count):
+        return match(outputs, targets).sum() / count
+
+criterion, MICRO, K = Criterion(), 4, 3
+for start in range(0, len(records), MICRO * K):
+    window = records[start:start + MICRO * K]
+    boxes = float(sum(len(target) for _, target in window))
+    for i in range(0, len(window), MICRO):
+        images, targets = zip(*window[i:i + MICRO])
+        criterion(model(torch.stack(images)), targets{count}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("count", "expected"), [(", boxes", []), ("", ["GA101"]), (", 5", ["GA101"])])
+def test_a_loss_that_is_given_the_units_of_all_micro_batches(count: str, expected: list[str]) -> None:
+    """What a criterion is given of the whole window it may divide by."""
+    source = "import torch\nmodel, optimizer, records = make()\n" + GIVEN_A_COUNT.format(count=count)
+    assert codes_in(source) == expected
+
+
+RUNNING = """\
+import torch
+
+def train(model, loader, optimizer):
+    total = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        total += {added}
+    return total
+"""
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        ("loss.item() if hasattr(loss, 'item') else loss", []),
+        ("loss if hasattr(loss, 'detach') else 0", ["GA801"]),
+        ("loss", ["GA801"]),
+    ],
+)
+def test_a_tensor_has_the_methods_of_tensors(added: str, expected: list[str]) -> None:
+    assert codes_in(RUNNING.format(added=added)) == expected

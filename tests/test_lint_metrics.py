@@ -117,6 +117,10 @@ def test_a_window_averaged_once_more() -> None:
         ({"inside": "writer.add_scalar('loss', loss.item(), updates)"}, True),
         ({"each": "print(f'{loss.item():.3f}') if i % 100 == 0 else None"}, True),
         ({"early": "whole = loss.item()", "each": "print(whole / K)"}, True),
+        # An open condition that counts nothing holds for someone.
+        ({"each": "if settings.verbose: print(loss.item())"}, True),
+        ({"each": "if settings.writer is not None: settings.writer.add_scalar('loss', float(loss.item()), i)"}, True),
+        ({"each": "if settings.verbose: print(loss.item() * K)"}, False),
         ({"each": "print(loss.item() * K)"}, False),
         ({"early": "whole = loss.item()", "each": "print(whole)"}, False),
         ({"divide": "pass", "backward": "(loss / K).backward()", "each": "print(loss.item())"}, False),

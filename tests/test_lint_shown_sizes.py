@@ -196,6 +196,14 @@ for i, (x, y) in enumerate(loader):
 -loader = DataLoader(Noise(480), batch_size=15)
 +loader = DataLoader(Noise(495), batch_size=15)
 
+#= right: as many batches as a data set gives that makes batches itself
+-loader = DataLoader(Noise(480), batch_size=15)
++loader = DataLoader(Noise(480), batch_size=None)
+
+#= GA301: one less
+-loader = DataLoader(Noise(480), batch_size=15)
++loader = DataLoader(Noise(479), batch_size=None)
+
 #= right: what fills no batch is dropped
 -loader = DataLoader(Noise(480), batch_size=15)
 +loader = DataLoader(Noise(494), batch_size=15, drop_last=True)

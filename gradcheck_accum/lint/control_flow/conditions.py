@@ -222,7 +222,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         rule_out(run, test, scope, holds=gives_up(orelse))
         return gives_up(orelse)  # the program does not train with settings that it refuses here
     if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
-        return False
+        # What is only reported where a writer was given, or where much is to be said, is reported.
+        return bool(run.loops.depth) and not orelse and not _counts(test)
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
     # Before any training, filling and zeroing tensors is part of setting up a model.

@@ -21,7 +21,16 @@ from gradcheck_accum.lint.interpreter.samples import (
     random_split,
     subset,
 )
-from gradcheck_accum.lint.program.torch_names import CUTS, DIVIDES, JOINS, METERS, MULTIPLIES, SAMPLES_ALL
+from gradcheck_accum.lint.program.torch_names import (
+    CUTS,
+    DIVIDES,
+    JOINS,
+    KEEPS_NUMBERS,
+    METERS,
+    MULTIPLIES,
+    READS,
+    SAMPLES_ALL,
+)
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import Exhausted
@@ -217,6 +226,14 @@ def _isinstance(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
         case [list() | v.Optimizer() as value, v.Reference() | Symbol() as cls]:
             if (cls.tail if isinstance(cls, v.Reference) else cls.name) in _LISTS:
                 return isinstance(value, list)
+    return Symbol()
+
+
+def _hasattr(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Whether a value is a tensor, asked by a method that only tensors have: ``hasattr(loss, "item")``."""
+    match args:
+        case [Tensor() | Num() | v.Figure() as value, str(name)] if name in READS | KEEPS_NUMBERS:
+            return isinstance(value, Tensor)
     return Symbol()
 
 
@@ -438,7 +455,7 @@ BUILTINS: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "print": _ignored,
     "isinstance": _isinstance,
     "str": _same_figure,
-    "hasattr": _ignored,
+    "hasattr": _hasattr,
     "bool": _first,
     "vars": _first,
 }

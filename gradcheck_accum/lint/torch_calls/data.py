@@ -379,6 +379,9 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
         return v.Loader(rows_of_dataset(run, options["batch_sampler"]))
     sampler = options.get("sampler")
     rows = rows_of_dataset(run, dataset if sampler is None else sampler)
+    if size is None and rows is not None:
+        # Not batched: what the data set gives are the batches.
+        return v.Loader(rows)
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
         return v.Loader()
     known = v.UNITS not in size.tags

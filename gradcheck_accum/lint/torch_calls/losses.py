@@ -41,6 +41,7 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
         v.carries_steps(value)
         or is_divided_for_accumulation(value)
         or _is_unknown(value)
+        or _counts_what_is_split(value)
         or _is_counted_before(run, value)
         for value in given
     )
@@ -65,6 +66,11 @@ def is_divided_for_accumulation(value: Any) -> bool:
     return isinstance(value, Tensor) and any(
         factor.purpose is Purpose.ACCUMULATION for part in value.parts for factor in part.factors
     )
+
+
+def _counts_what_is_split(value: Any) -> bool:
+    """Whether a number counts the units of the batch that micro-batches are parts of."""
+    return isinstance(value, v.Num) and {v.WHOLE, v.UNITS} <= value.tags
 
 
 def _is_counted_before(run: State, value: Any) -> bool:
