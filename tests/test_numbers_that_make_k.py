@@ -232,3 +232,27 @@ def test_a_choice_of_two_numbers_does_not_show_which_it_is(parts: int, verdict: 
     source = CHOICE.format(parts=parts, batches=9, divisor="K", more=" / (PARTS if SCALED else 1)")
     result = watch_source(source, tmp_path)
     assert (result.verdict, result.diagnosis) == (verdict, ()), result.reason
+
+
+def test_what_divides_gradients_is_known_whatever_was_multiplied_before_they_were_there(tmp_path: Path) -> None:
+    """A loss over 3, whose gradients are divided by 3 again, weighs 1/3 in a window of three."""
+    source = """
+import torch, torch.nn as nn
+torch.manual_seed(0)
+EVERY = 3
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(9):
+    x = torch.randn(5, 4) * 0.5
+    (nn.functional.mse_loss(model(x), x[:, :2]){scale}).backward()
+    if (i + 1) % EVERY == 0:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.grad /= EVERY
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    twice = watch_source(source.format(scale=" / EVERY"), tmp_path)
+    assert (twice.verdict, [d.mistake.code for d in twice.diagnosis]) == (Verdict.DEVIATES, ["GA102"]), twice.reason
+    right = watch_source(source.format(scale=""), tmp_path)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason

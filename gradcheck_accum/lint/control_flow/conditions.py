@@ -222,8 +222,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         rule_out(run, test, scope, holds=gives_up(orelse))
         return gives_up(orelse)  # the program does not train with settings that it refuses here
     if branches and run.reach.is_inert(body) and run.reach.is_inert(orelse):
-        # What is only reported where a writer was given, or where much is to be said, is reported.
-        return bool(run.loops.depth) and not orelse and not _counts(test)
+        return not orelse and _is_for_a_report(run, test, scope, body)
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
     # Before any training, filling and zeroing tensors is part of setting up a model.
@@ -357,6 +356,16 @@ def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Sco
 def _counts(test: syntax.Expression) -> bool:
     """Whether a condition is one on a count modulo a number."""
     return any(isinstance(node, syntax.BinOp) and node.op is Operator.MOD for node in walk(test))
+
+
+def _is_for_a_report(run: State, test: syntax.Expression, scope: v.Scope, body: Sequence[syntax.Statement]) -> bool:
+    """Whether an open condition in a loop asks a setting whether something is reported: a writer, how much is said.
+
+    Where it asks the data, what is done is a warning, and what it counts may be anything.
+    """
+    tests = (test, *(branch.test for branch in run.question.branches))
+    of_data = any(depends_on_data(run, one, scope) for one in tests)
+    return run.loops.depth > 0 and not (of_data or _counts(test) or any(map(run.reach.yields, body)))
 
 
 def may_vary(run: State) -> bool:

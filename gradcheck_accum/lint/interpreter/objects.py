@@ -194,7 +194,6 @@ def attribute(run: State, value: Any, name: str) -> Any:
                     _factors_of_each(part),
                     part.micro_batch,
                     (part.flow, name),
-                    assumed=part.assumed,
                     given_divisor=part.given_divisor,
                     leaves_out=part.leaves_out and name in _LOSS_OF_OUTPUT,
                 )

@@ -288,7 +288,7 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
         # A mean made a sum: what divides it again may be any count of units.
         return tensor.scaled(Factor(None, operation))
     counts_units = operation is Operation.DIVIDE and isinstance(other, Num) and v.UNITS in other.tags
-    if counts_units and any(part.assumed for part in tensor.parts):
+    if counts_units and any(part.assumed or part.is_of_output for part in tensor.parts):
         # Whoever divides by the size of the batch may have a sum.
         return tensor.scaled(Factor(None, operation))
     if counts_units and isinstance(other, Num) and v.WHOLE in other.tags and run.recorder.cuts:

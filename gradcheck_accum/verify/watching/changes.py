@@ -112,6 +112,7 @@ class Changes:
             self._journal.add(Opaque(where=at, stores=self._book.stores(written), reason=reason))
         self._uses.forget()
         self._uses.late.backward_begins()
+        self._operations.backward_begins()
         self._awaited.moved.settle()
 
     def _look(self, where: Location, *, thoroughly: bool, clears: bool = False, is_whole: bool = False) -> bool:

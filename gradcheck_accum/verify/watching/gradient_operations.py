@@ -87,6 +87,10 @@ class GradientOperations:
         origins = found.pop() if len(found) == 1 else frozenset()
         return replace(event, factor=replace(event.factor, origins=origins)) if origins else event
 
+    def backward_begins(self) -> None:
+        """A backward is entered: it may put gradients where none were."""
+        self._places = None
+
     def forget(self) -> None:
         """The gradients have been looked at: what was done before is known."""
         self._origins.clear()

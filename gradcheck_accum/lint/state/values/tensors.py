@@ -57,6 +57,11 @@ class Part:
         """Whether nothing shows yet that it is one number."""
         return self.assumed or self.partly
 
+    @property
+    def is_of_output(self) -> bool:
+        """Whether this is what a model's output holds by a name: ``outputs.loss``."""
+        return self.name.startswith(".")
+
     def reduced(self, reduction: Reduction, *, partly: bool) -> Part:
         """This part after its units were averaged or summed.
 
