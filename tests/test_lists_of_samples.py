@@ -246,7 +246,7 @@ def test_images_that_are_normalized_together_are_coupled(tmp_path: Path) -> None
     assert coupled.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, coupled.reason
 
 
-BOXES = """
+DETECTIONS = """
 import torch
 from torch import nn
 F = nn.functional
@@ -285,9 +285,9 @@ def test_as_many_boxes_in_some_images_as_an_image_has_channels(tmp_path: Path) -
 
     Divided by 2 once more, the sums of the window's objects and boxes have half of their weight.
     """
-    right = watch_source(BOXES.format(coupling="", divisor=1), tmp_path)
+    right = watch_source(DETECTIONS.format(coupling="", divisor=1), tmp_path)
     assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
-    wrong = watch_source(BOXES.format(coupling="", divisor="len(window)"), tmp_path)
+    wrong = watch_source(DETECTIONS.format(coupling="", divisor="len(window)"), tmp_path)
     assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA102"])
-    coupled = watch_source(BOXES.format(coupling="; h = h - h.mean(0)", divisor=1), tmp_path)
+    coupled = watch_source(DETECTIONS.format(coupling="; h = h - h.mean(0)", divisor=1), tmp_path)
     assert [d.mistake.code for d in coupled.diagnosis] == ["GA901"]

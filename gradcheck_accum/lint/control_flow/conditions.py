@@ -359,7 +359,7 @@ def _counts(test: syntax.Expression) -> bool:
 
 
 def _is_for_a_report(run: State, test: syntax.Expression, scope: v.Scope, body: Sequence[syntax.Statement]) -> bool:
-    """Whether an open condition in a loop asks a setting whether something is reported: a writer, how much is said.
+    """Whether an open condition in a loop asks a setting whether there is a report: a writer, a level of detail.
 
     Where it asks the data, what is done is a warning, and what it counts may be anything.
     """
