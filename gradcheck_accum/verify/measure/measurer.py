@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.calls_apart import parts_of
 from gradcheck_accum.engine.cost import CostMeter
 from gradcheck_accum.engine.independence import BY_CHANCE, SAMPLE, UNSURE, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
@@ -273,11 +274,14 @@ class Measurer:
         if len(tested) < _PROOFS and len(known) < _EQUAL and not is_known:
             prover = Prover.of(self.engine, parameters, dtype)
             asked: list[Proof] = []
-            for program in programs[:_PROVEN]:
-                asked.append(prover.prove(program, programs))
+            # What a loss adds up, each part of data of its own, is independent of each other.
+            parts = [part for program in programs for part in parts_of(program)]
+            for part in parts[:_PROVEN]:
+                asked.append(prover.prove(part, parts))
                 if asked[-1].coupled:
                     break
-            known.append(summed(asked))
+            found = summed(asked)
+            known.append(replace(found, unit="") if found.unit == SAMPLE and len(parts) > len(programs) else found)
         return next((proof for proof in known if proof.unit == SAMPLE), None) or summed(known)
 
     def _run(

@@ -20,7 +20,11 @@ from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
 from gradcheck_accum.verify.watching.given_gradients import Given, GivenGradients
-from gradcheck_accum.verify.watching.several_batches import TERMS_OR_MICRO_BATCHES, has_a_term_per_batch
+from gradcheck_accum.verify.watching.several_batches import (
+    TERMS_OR_MICRO_BATCHES,
+    has_a_term_per_batch,
+    with_losses_of_samples,
+)
 
 CACHED_UNSEEN = (
     f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
@@ -123,6 +127,7 @@ class LossReader:
             return BackwardLosses(
                 replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )
+        reading = with_losses_of_samples(reading, lambda: program or recorded())
         return BackwardLosses(reading, program, presumed=presumed)
 
     def _summed(self, loss: torch.Tensor, given: Given) -> torch.Tensor:
