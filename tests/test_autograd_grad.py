@@ -163,13 +163,14 @@ def test_watching_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize("divisor", [K, 1.0])
-def test_what_can_be_gone_through_once_is_left_to_the_loop(divisor: float) -> None:
+@pytest.mark.parametrize("by_backward", [True, False])
+def test_what_can_be_gone_through_once_is_left_to_the_loop(divisor: float, by_backward: bool) -> None:
     """Parameters, losses and their gradients may come from generators."""
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
         for i, (x, y) in enumerate(given):
             one = torch.tensor(1.0)
-            if i % 2:
+            if by_backward:
                 torch.autograd.backward(iter([loss_of(model, x, y) / divisor]), iter([one]))
             else:
                 own = torch.autograd.grad(iter([loss_of(model, x, y) / divisor]), model.parameters(), iter([one]))

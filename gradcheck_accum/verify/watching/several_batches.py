@@ -48,8 +48,8 @@ def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[],
 def with_losses_of_samples(reading: LossReading, program: Callable[[], Program | None]) -> LossReading:
     """The reading, with the terms noted that are the losses of several samples, each of data of its own.
 
-    All of a kind are of one size, have the same factors, and there are as many as one place has called a module; where
-    nothing is recorded, as parts that the loss's graph falls into.
+    All of a kind have the same factors, and there are as many as one place has called a module; where nothing is
+    recorded, as parts that the loss's graph falls into.
     """
     several = {kind: number for kind, (number, _) in reading.kinds.items() if number > 1 and _are_alike(reading, kind)}
     if not several:
@@ -65,15 +65,15 @@ def with_losses_of_samples(reading: LossReading, program: Callable[[], Program |
 
 
 def _are_alike(reading: LossReading, kind: str) -> bool:
-    """Whether the terms of a kind have data, as many units each, and the same factors."""
+    """Whether the terms of a kind have data, and the same factors."""
     terms = [term for term in reading.terms if term.kind == kind]
 
-    def size(term: Term) -> object:
-        return term.reduction, term.units, term.rows, product_of(term.factors), len(term.factors)
+    def kind_of(term: Term) -> object:
+        return term.reduction, term.units is None, product_of(term.factors), len(term.factors)
 
     first = terms[0]
     is_of_data = first.reduction is not Reduction.NONE and (first.units is not None or reading.is_of_numbers(first))
-    return is_of_data and product_of(first.factors) is not None and len({size(term) for term in terms}) == 1
+    return is_of_data and product_of(first.factors) is not None and len({kind_of(term) for term in terms}) == 1
 
 
 def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
