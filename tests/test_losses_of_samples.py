@@ -44,6 +44,8 @@ for start in range(0, len(data), 2):
 
 SQUARE = "sum((net(x) - y) ** 2 for x, y in batch)"
 MSE = "sum(nn.functional.mse_loss(net(x), y) for x, y in batch)"
+ADDED_UP = "n = 0\n        for own in window: n += len(own)"
+AFTER = "for p in net.parameters() if batch is window[-1] else []:"
 STACKED = "torch.stack([nn.functional.mse_loss(net(x), y) for x, y in batch])"
 
 
@@ -97,6 +99,9 @@ def norm_ratios(counts: tuple[int, ...], weights: tuple[tuple[float, ...], ...])
         f"{SQUARE}.backward(gradient=torch.tensor(1.0 / count))",
         f"({STACKED}.sum() / count).backward()",
         f"({STACKED}.mean() * len(batch) / count).backward()",
+        # Nothing but their values shows what these numbers count.
+        f"{ADDED_UP}\n        ({MSE} / n).backward()",
+        f"{MSE}.backward()\n        {AFTER} p.grad /= count",
     ],
 )
 def test_losses_of_samples_that_are_divided_by_their_number_are_right(
@@ -108,9 +113,16 @@ def test_losses_of_samples_that_are_divided_by_their_number_are_right(
 
 
 @pytest.mark.parametrize("bags", [UNLIKE, ALIKE])
-@pytest.mark.parametrize("sum_of", [SQUARE, MSE])
-def test_they_are_divided_twice(tmp_path: Path, sum_of: str, bags: tuple[int, ...]) -> None:
-    result = watched(tmp_path, f"({sum_of} / count / len(window)).backward()", bags)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        f"({SQUARE} / count / len(window)).backward()",
+        f"({MSE} / count / len(window)).backward()",
+        f"({MSE} / count).backward()\n        {AFTER} p.grad /= len(window)",
+    ],
+)
+def test_they_are_divided_twice(tmp_path: Path, loss: str, bags: tuple[int, ...]) -> None:
+    result = watched(tmp_path, loss, bags)
     assert result.verdict is Verdict.DEVIATES, result.reason
     assert {d.mistake.code for d in result.diagnosis} == {"GA102"}
     assert result.windows[0].grad_norm_ratio == pytest.approx(1 / K, rel=1e-5)
@@ -125,10 +137,21 @@ def test_means_over_unlike_numbers_of_samples_are_no_mean(tmp_path: Path) -> Non
     assert [w.grad_norm_ratio for w in result.windows][:2] == pytest.approx(ratios[:2], rel=1e-4)
 
 
-@pytest.mark.parametrize("sum_of", [SQUARE, MSE])
-def test_undivided_they_are_not_passed(tmp_path: Path, sum_of: str) -> None:
-    result = watched(tmp_path, f"{sum_of}.backward()")
-    assert result.verdict is not Verdict.EQUIVALENT
+@pytest.mark.parametrize(
+    "loss",
+    [
+        f"{SQUARE}.backward()",
+        f"{MSE}.backward()",
+        f"({MSE} / len(window)).backward()",
+        f"seen = (0 if batch is window[0] else seen) + len(batch)\n        ({MSE} / seen).backward()",
+        f"({MSE} / (count - len(window[-1]))).backward()",
+        f"({MSE} / (len(window[0]) * len(window))).backward()",
+    ],
+    ids=["not at all", "nor these", "by micro-batches", "by those so far", "without the last", "by the first alone"],
+)
+def test_what_is_not_divided_by_their_number_is_not_passed(tmp_path: Path, loss: str) -> None:
+    bags = (4, 3, 5, 2, 3, 4)
+    assert watched(tmp_path, loss, bags).verdict is not Verdict.EQUIVALENT
 
 
 def test_what_each_of_them_is_a_mean_of_may_be_the_samples(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ from gradcheck_accum.ledger.weights_of_terms import with_weights_of_terms
 from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, scales_every_loss, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
 
+TERMS_OR_MICRO_BATCHES = (
+    "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
+    "sum should be divided by their number, once"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -302,26 +307,27 @@ class _Reader:
     def read_samples(self, every: Sequence[Series]) -> dict[Series, SeriesReading]:
         """The readings of terms that are the losses of samples: of those whose number divides them.
 
-        Where they have unlike units, what is divided by their number may count too little of the larger ones.
+        Those that may be micro-batches as well have no weight, unless each window's are divided by their number, once,
+        and by nothing else: this is right whatever they are.
         """
         found: dict[Series, SeriesReading] = {}
         backwards = [entry.backward for window in self.windows for own in window.by_rank() for entry in own]
         for one in dict.fromkeys(Series(own.lines, own.name.partition(" #")[0], gathers=True) for own in every):
-            own = [
-                [t for t in backward.terms if one.holds(backward, t)] for backward in backwards if one.is_in(backward)
-            ]
-            if not any(t.samples for terms in own for t in terms) or any(
-                len(terms) > 1 and not terms[0].samples for terms in own
-            ):
+            held = [terms for backward in backwards if (terms := [t for t in backward.terms if one.holds(backward, t)])]
+            if not any(terms[0].samples for terms in held):
                 continue
-            _, reading = self._read(one, self.steps)
-            if reading.is_dark or not reading.normalised:
+            may_be_batches = any(terms[0].may_be_batches for terms in held)
+            evidence, reading = self._read(one, self.steps)
+            is_known = all(len(terms) == 1 or terms[0].samples for terms in held)
+            if not is_known or not reading.normalised or (may_be_batches and not evidence.is_mean_of_window):
+                if may_be_batches:
+                    found[one] = reading.give_up()
                 continue
-            if len({t.units for terms in own for t in terms}) > 1:
-                if reading.kind is Reduction.SUM:
-                    found[one] = reading.give_up(_of_unlike_samples(one.name))
-                continue
-            found[one] = reading
+            # What is divided by the number of unlike losses may count too little of the larger ones.
+            if len({t.units for terms in held for t in terms}) == 1:
+                found[one] = reading
+            elif may_be_batches or reading.kind is Reduction.SUM:
+                found[one] = reading.give_up(_of_unlike_samples(one.name))
         return found
 
     def read_counts_alike(self, read: dict[Series, SeriesReading]) -> None:

@@ -15,11 +15,6 @@ from gradcheck_accum.ledger.events import Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length, is_total
 
-TERMS_OR_MICRO_BATCHES = (
-    "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
-    "sum should be divided by their number, once"
-)
-
 
 def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[], Program | None]) -> bool:
     """Whether a loss has one of its terms for each of several batches, all of a kind, and is no mean of them.
