@@ -198,3 +198,15 @@ def test_samples_that_are_compared_with_each_other_are_coupled(tmp_path: Path) -
     )
     result = watched(tmp_path, loss.replace("; ", "\n        "), ALIKE)
     assert result.verdict is not Verdict.EQUIVALENT
+
+
+@pytest.mark.parametrize("mean", ["torch.stack(scores).mean().detach()", "torch.stack(scores).mean().item()"])
+def test_what_all_of_a_micro_batch_were_compared_with_couples_them(tmp_path: Path, mean: str) -> None:
+    lines = ["scores = [net(x) for x, _ in batch]", f"mean = {mean}"]
+    lines.append("(sum((s - mean - y) ** 2 for s, (_, y) in zip(scores, batch)) / count).backward()")
+    assert watched(tmp_path, "\n        ".join(lines)).verdict is not Verdict.EQUIVALENT
+
+
+def test_what_all_micro_batches_share_couples_none(tmp_path: Path) -> None:
+    loss = "(sum((net(x) * 1.5 - y + shift - 0.125) ** 2 for x, y in batch) / count).backward()"
+    assert watched(tmp_path, f"shift = torch.tensor(0.25)\n        {loss}").verdict is Verdict.EQUIVALENT

@@ -5,6 +5,7 @@ A loss that adds up what comes of such calls falls into as many parts, each of w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,35 @@ def parts_of(program: Program) -> list[Program]:
         if len(ends) > 1 and all(ends):
             return [_part(program, source, member, end) for member, end in zip(members, ends, strict=True) if end]
     return [program]
+
+
+def use_what_is_their_own(programs: Sequence[Program]) -> bool:
+    """Whether several parts of a loss use data, or a fraction, that another micro-batch has not: made of its own rows.
+
+    Class weights and the like are the same in all micro-batches.
+    """
+    for program in programs:
+        parts = parts_of(program)
+        if len(parts) < 2:
+            continue
+        used = Counter(id(leaf) for part in parts for leaf in part.leaves if not leaf.requires_grad)
+        shared = [leaf for leaf in program.leaves if used[id(leaf)] > 1]
+        numbers = Counter(number for part in parts for number in _fractions_in(part))
+        fractions = {number for number, count in numbers.items() if count > 1}
+        for other in programs:
+            if not fractions <= _fractions_in(other) or not all(_is_among(leaf, other.leaves) for leaf in shared):
+                return True
+    return False
+
+
+def _fractions_in(program: Program) -> set[float]:
+    """The numbers that are no whole ones, and that a program's calls were given, but for those that scale something."""
+    given = (step[1:3] for step in program.steps if getattr(step[0], "__name__", "") not in _SCALES)
+    return {value for own in given for value in leaves_of(own) if type(value) is float and value % 1}
+
+
+def _is_among(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    return any(own is tensor or (own.shape == tensor.shape and torch.equal(own, tensor)) for own in others)
 
 
 def _called_again(program: Program, *, by_place: bool) -> list[list[int]]:
@@ -92,6 +122,7 @@ def _part(program: Program, source: Sequence[int], member: int, end: Produced) -
     )
 
 
+_SCALES = frozenset({"mul", "div", "__mul__", "__rmul__", "__truediv__", "multiply", "divide", "true_divide"})
 _NONE, _SEVERAL = -1, -2
 """What a step is made of that is made of none of the calls, or of several."""
 

@@ -11,9 +11,9 @@ from functools import cache
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.calls_apart import parts_of
+from gradcheck_accum.engine.calls_apart import parts_of, use_what_is_their_own
 from gradcheck_accum.engine.cost import CostMeter
-from gradcheck_accum.engine.independence import BY_CHANCE, SAMPLE, UNSURE, Proof, Prover, summed, worst
+from gradcheck_accum.engine.independence import BY_CHANCE, NUMBERS, SAMPLE, UNSURE, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
@@ -281,6 +281,8 @@ class Measurer:
                 if asked[-1].coupled:
                     break
             found = summed(asked)
+            if found.coupled is False and use_what_is_their_own(programs):
+                found = Proof(None, reason=NUMBERS)
             known.append(replace(found, unit="") if found.unit == SAMPLE and len(parts) > len(programs) else found)
         return next((proof for proof in known if proof.unit == SAMPLE), None) or summed(known)
 
