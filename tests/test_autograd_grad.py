@@ -162,6 +162,30 @@ def test_watching_changes_no_bit() -> None:
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("divisor", [K, 1.0])
+@pytest.mark.parametrize("by_backward", [True, False])
+def test_what_can_be_gone_through_once_is_left_to_the_loop(divisor: float, by_backward: bool) -> None:
+    """Parameters, losses and their gradients may come from generators."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        for i, (x, y) in enumerate(given):
+            one = torch.tensor(1.0)
+            if by_backward:
+                torch.autograd.backward(iter([loss_of(model, x, y) / divisor]), iter([one]))
+            else:
+                own = torch.autograd.grad(iter([loss_of(model, x, y) / divisor]), model.parameters(), iter([one]))
+                for p, g in zip(model.parameters(), own, strict=True):
+                    p.grad = g if p.grad is None else p.grad + g
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result, ratios, _ = watched(loop, batches())
+    assert ratios == pytest.approx([K / divisor] * 2)
+    assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios), result.reason
+    assert result.verdict is (Verdict.EQUIVALENT if divisor == K else Verdict.DEVIATES), result.reason
+
+
 def test_a_gradient_that_is_measured_beside_the_backward_changes_nothing() -> None:
     # An adaptive weight, computed from the last layer, as in VQGAN: the gradients that step come from backward().
     def loop(divisor: float) -> Loop:

@@ -149,6 +149,8 @@ class Prover:
             # The loss depends on weights alone: there are no samples.
             return Proof(False)
         try:
+            if _is_one_vector(program, others):
+                return Proof(False, unit=SAMPLE)
             base = self.engine.one_by_one(program, self.parameters)
             own = own_leaves(program, others)
             is_one = has_one_target(program, others, base.reading)
@@ -376,6 +378,16 @@ class Prover:
             return Proof(None, reason=UNMOVED)
         found = _distance([(together, -1.0), *weighted])
         return Proof(not found <= noise, found / norm, noise / norm)
+
+
+def _is_one_vector(program: Program, others: Sequence[Program]) -> bool:
+    """Whether a micro-batch is one sample, a vector, that was not reduced from the rows of a batch.
+
+    Its targets may have rows of their own (the points of a set), which are no samples if their numbers are unlike.
+    """
+    if not program.is_of_vectors or program.in_turn:
+        return False
+    return all(program.leaves[i].dim() < 2 for i in data_in(program, others)) or may_be_groups([*others])
 
 
 def _relates_rows(program: Program) -> bool:

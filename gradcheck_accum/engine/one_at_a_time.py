@@ -3,10 +3,14 @@
 A recurrent layer takes ``(steps, features)`` for one sequence, a convolution ``(channels, *places)`` for one image. The
 rows of such an input are no samples, whatever a loss over them reduces. But where they were cut out of the rows of a
 larger table, or stacked by a data loader, they may be samples that the layer was given for one.
+
+A linear layer takes a vector for one sample, which has no rows: a model that was given nothing else, and whose linear
+layers all took vectors, ran on one sample. What only some of them take may have been reduced from the rows of a batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -27,6 +31,18 @@ def takes_one_sample(module: nn.Module, args: Any, kwargs: Any) -> bool:
     if given is None:
         return False
     return given.dim() == (2 if isinstance(module, _SEQUENCES) else len(module.kernel_size) + 1)
+
+
+def dimensions_of(module: nn.Module, args: Any) -> int | None:
+    """How many dimensions the input of a linear layer has; None for any other module."""
+    if not isinstance(module, nn.Linear) or not args or not isinstance(args[0], torch.Tensor):
+        return None
+    return args[0].dim()
+
+
+def takes_vectors(given: Iterable[torch.Tensor], dimensions: Collection[int]) -> bool:
+    """Whether a model was ``given`` vectors alone, and its linear layers inputs of the ``dimensions`` of a vector."""
+    return {*dimensions} == {1} and all(tensor.dim() < 2 for tensor in given)
 
 
 def are_rows_of_another(tensor: torch.Tensor) -> bool:

@@ -129,7 +129,7 @@ def _counterparts(position: int, program: Program, other: Program) -> list[torch
         return [other.leaves[position]]
     leaf = program.leaves[position]
     every = [other.leaves[i] for i in _targets(other)]
-    return [own for own in every if own.dtype == leaf.dtype and own.dim() and own.shape[1:] == leaf.shape[1:]]
+    return [own for own in every if (own.dtype, own.dim(), own.shape[1:]) == (leaf.dtype, leaf.dim(), leaf.shape[1:])]
 
 
 def _data_among(leaves: set[int], program: Program) -> list[int]:

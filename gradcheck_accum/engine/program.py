@@ -53,10 +53,11 @@ class Program:
     arguments that it writes into, ``buffers`` the leaves that any step writes into. ``by_position`` says that the loop
     itself splits a batch at fixed positions, so that joined micro-batches may not be the batch that it would have made,
     ``is_one_sample`` that layers took all of it for one sample (`gradcheck_accum.engine.one_at_a_time`),
-    ``may_have_samples`` that its rows may be samples all the same,
-    ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated, ``is_cached``
-    that a hook computes the gradients of a loss that a module returned. ``places`` are the places that modules were
-    called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules included.
+    ``may_have_samples`` that its rows may be samples all the same, ``is_of_vectors`` that its models were given vectors
+    alone, ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated,
+    ``is_cached`` that a hook computes the gradients of a loss that a module returned. ``places`` are the places that
+    modules were called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules
+    included.
     ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
     before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known. ``scaled``
     holds what was noted of the steps that scaled a tensor by a number.
@@ -74,6 +75,7 @@ class Program:
     by_position: bool
     looks_up_rows: bool
     is_one_sample: bool
+    is_of_vectors: bool
     may_have_samples: bool
     learns: bool
     is_cached: bool

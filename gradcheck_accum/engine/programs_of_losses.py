@@ -104,6 +104,7 @@ def _program(
         by_position=any(call.looks_up_rows or parts_rows(call) for call in chosen),
         looks_up_rows=any(call.looks_up_rows for call in chosen),
         is_one_sample=is_one_sample,
+        is_of_vectors=_is_of_vectors(chosen),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
         learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
@@ -120,6 +121,15 @@ def _is_one_sample(calls: Sequence[Call]) -> bool:
     """Whether layers took one sample each, without a dimension for samples, and none of them took several in turn."""
     layers = [layer for call in calls for layer in call.of_one_sample]
     return bool(layers) and len({*layers}) == len(layers)
+
+
+def _is_of_vectors(calls: Sequence[Call]) -> bool:
+    """Whether models were given vectors alone, data or what another of them gave, and each of them once."""
+    models = [c for c in calls if isinstance(c.function, nn.Module) and next(c.function.parameters(), None) is not None]
+    each = {id(call.function) for call in models}
+    known = {id(output) for call in models for output in call.outputs}
+    is_of_data = all(not t.requires_grad or id(t) in known for call in models for t in call.given)
+    return bool(models) and len(each) == len(models) and is_of_data and all(call.of_vectors for call in models)
 
 
 def needed_calls(

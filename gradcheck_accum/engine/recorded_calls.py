@@ -46,7 +46,8 @@ class Call:
     positions of the tensors among its arguments that it wrote into, and ``before`` the earlier contents of those from
     outside the tape. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
     again repeats all of its effects, ``looks_up_rows`` that a module indexed rows with integers that it was given.
-    ``of_one_sample`` are the layers in a module that were called with one sample alone, once for each call.
+    ``of_one_sample`` are the layers in a module that were called with one sample alone, once for each call, and
+    ``of_vectors`` says that the module and all linear layers in it were given vectors.
     """
 
     function: Callable[..., Any]
@@ -61,6 +62,7 @@ class Call:
     is_followed: bool = True
     looks_up_rows: bool = False
     of_one_sample: tuple[int, ...] = ()
+    of_vectors: bool = False
     versions: list[int | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:

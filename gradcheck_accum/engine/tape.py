@@ -35,7 +35,7 @@ from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
-from gradcheck_accum.engine.one_at_a_time import takes_one_sample
+from gradcheck_accum.engine.one_at_a_time import dimensions_of, takes_one_sample, takes_vectors
 from gradcheck_accum.engine.prepared_data import Preparations
 from gradcheck_accum.engine.program import Place, Program
 from gradcheck_accum.engine.programs_of_losses import needed_calls, program_of
@@ -145,6 +145,8 @@ class Tape(TorchFunctionMode):
     """Whether it has looked up rows by these."""
     _of_one_sample: list[int] = field(default_factory=list)
     """The layers in it that were called with one sample alone."""
+    _dimensions: set[int] = field(default_factory=set)
+    """How many dimensions the inputs of its linear layers had."""
     _graphless: deque[tuple[weakref.ref[torch.Tensor], nn.Module]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_GRAPHLESS)
     )
@@ -272,6 +274,7 @@ class Tape(TorchFunctionMode):
         is_followed: bool = True,
         looks_up_rows: bool = False,
         of_one_sample: tuple[int, ...] = (),
+        of_vectors: bool = False,
     ) -> None:
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
@@ -288,7 +291,7 @@ class Tape(TorchFunctionMode):
         # The loop may use a list again, and a function keeps its own.
         args = tuple([*given] if type(given) is list else given for given in args)
         call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
-        call.looks_up_rows, call.of_one_sample = looks_up_rows, of_one_sample
+        call.looks_up_rows, call.of_one_sample, call.of_vectors = looks_up_rows, of_one_sample, of_vectors
         is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
         if not is_on_tape and not self._holds(call.changed):
             return
@@ -339,9 +342,11 @@ class Tape(TorchFunctionMode):
         if self._inside is not None and not isinstance(module, Checkpointed):
             self._inside.append(module)
         if not self._depth:
-            self._of_one_sample = []
+            self._of_one_sample, self._dimensions = [], set()
         if not self.pauses and takes_one_sample(module, args, kwargs):
             self._of_one_sample.append(id(module))
+        if not self.pauses and (dimensions := dimensions_of(module, args)) is not None:
+            self._dimensions.add(dimensions)
         if self._depth or self.pauses or not torch.is_grad_enabled():
             result = self._as_one(call, args, kwargs)
             if not self._depth and not self.pauses:
@@ -367,6 +372,7 @@ class Tape(TorchFunctionMode):
                 is_followed=is_followed,
                 looks_up_rows=self._looks_up_rows,
                 of_one_sample=tuple(self._of_one_sample),
+                of_vectors=takes_vectors(tensors, self._dimensions),
             )
             if self.on_call is not None:
                 self.on_call("__call__", given, result)

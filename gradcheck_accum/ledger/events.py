@@ -73,7 +73,9 @@ class Term:
     the leading dimension of what was reduced; either is None where it is not known. ``name`` identifies the term within
     its backward and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is itself
     the sum of. ``leaves_out`` means that how many units count depends on the data (some are excluded by value, or by a
-    mask), so that ``units`` may be too many.
+    mask), so that ``units`` may be too many. ``samples`` is of how many losses of its kind it is one, each
+    computed by the same model from data of its own; 0 where it is not known to be one of several. ``may_be_batches``
+    means that these may be micro-batches, whose sum should be divided by their number.
     """
 
     name: str
@@ -83,6 +85,8 @@ class Term:
     rows: float | None = None
     summed: int = 1
     leaves_out: bool = False
+    samples: int = 0
+    may_be_batches: bool = False
 
     @property
     def kind(self) -> str:

@@ -427,6 +427,12 @@ class Evidence:
         totals = frozenset(map(origin_of_total, self.lengths))
         return bool(totals) and column.comes_from(totals, divides=True) and all(p.divisor == 1 for p in self.points)
 
+    @property
+    def is_mean_of_window(self) -> bool:
+        """Whether all factors together divide by the units of the window, and by nothing else."""
+        whole = Column(tuple(Factor(product_of(point.factors)) for point in self.points))
+        return self.equals(whole, over_window_units) and all(point.divisor == 1 for point in self.points)
+
     def windows(self) -> list[list[int]]:
         """The positions of the points of each window, over all ranks."""
         found: dict[int, list[int]] = {}

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
-from gradcheck_accum.ledger.events import Backward, Factor, Operation, Quotient, Reduction, Term, WindowBound
+from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Quotient, Reduction, Term, WindowBound
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
@@ -33,21 +33,39 @@ from gradcheck_accum.ledger.weights_of_terms import with_weights_of_terms
 from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, scales_every_loss, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
 
+TERMS_OR_MICRO_BATCHES = (
+    "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
+    "sum should be divided by their number, once"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One term of a loop's loss, micro-batch after micro-batch, with the places in the source that run its backward."""
+    """One term of a loop's loss, micro-batch after micro-batch, with the places in the source that run its backward.
+
+    ``gathers`` means that it is all terms of the kind ``name``, the losses of a micro-batch's samples: a sum of as many
+    units.
+    """
 
     lines: frozenset[tuple[str, int]]
     name: str
+    gathers: bool = False
 
     def holds(self, backward: Backward, term: Term) -> bool:
         """Whether ``term`` of ``backward`` belongs to this series."""
-        return term.name == self.name and backward.where.place in self.lines
+        return self._names(term) and backward.where.place in self.lines
 
     def is_in(self, backward: Backward) -> bool:
         """Whether any term of ``backward`` belongs to this series."""
-        return backward.where.place in self.lines and any([term.name == self.name for term in backward.terms])
+        return backward.where.place in self.lines and any([self._names(term) for term in backward.terms])
+
+    def _names(self, term: Term) -> bool:
+        return (term.kind if self.gathers else term.name) == self.name
+
+    def terms_of(self, backward: Backward) -> list[Term]:
+        """What a backward has of this series: one term, or none."""
+        terms = [term for term in backward.terms if self.holds(backward, term)]
+        return [_gathered(self.name, terms)] if self.gathers and terms else terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +250,9 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         # loss.
         series = tuple(s for s in series if not _is_nothing(s, windows)) or series
         reader = _Reader.of(windows, readings.same, coefficient, in_a_run=in_a_run)
-        read = {own: reading for one in series for own, reading in reader.read(one, series).items()}
+        gathered = reader.read_samples(series)
+        series = tuple(s for s in series if not any(_is_part_of(s, whole) for whole in gathered))
+        read = gathered | {own: reading for one in series for own, reading in reader.read(one, series).items()}
         reader.read_counts_alike(read)
         reader.read_weights_of_terms(read)
         reader.give_one_role(read)
@@ -283,6 +303,32 @@ class _Reader:
         each = {own: self._read(own, _steps_of(own, [own], self.windows, self.steps)) for own in apart}
         right = all(is_right(own, evidence) for evidence, own in each.values())
         return {own: found for own, (_, found) in each.items()} if right else {one: reading}
+
+    def read_samples(self, every: Sequence[Series]) -> dict[Series, SeriesReading]:
+        """The readings of terms that are the losses of samples: of those whose number divides them.
+
+        Those that may be micro-batches as well have no weight, unless each window's are divided by their number, once,
+        and by nothing else: this is right whatever they are.
+        """
+        found: dict[Series, SeriesReading] = {}
+        backwards = [entry.backward for window in self.windows for own in window.by_rank() for entry in own]
+        for one in dict.fromkeys(Series(own.lines, own.name.partition(" #")[0], gathers=True) for own in every):
+            held = [terms for backward in backwards if (terms := [t for t in backward.terms if one.holds(backward, t)])]
+            if not any(terms[0].samples for terms in held):
+                continue
+            may_be_batches = any(terms[0].may_be_batches for terms in held)
+            evidence, reading = self._read(one, self.steps)
+            is_known = all(len(terms) == 1 or terms[0].samples for terms in held)
+            if not is_known or not reading.normalised or (may_be_batches and not evidence.is_mean_of_window):
+                if may_be_batches:
+                    found[one] = reading.give_up()
+                continue
+            # What is divided by the number of unlike losses may count too little of the larger ones.
+            if len({t.units for terms in held for t in terms}) == 1:
+                found[one] = reading
+            elif may_be_batches or reading.kind is Reduction.SUM:
+                found[one] = reading.give_up(_of_unlike_samples(one.name))
+        return found
 
     def read_counts_alike(self, read: dict[Series, SeriesReading]) -> None:
         """Read a divisor that may count either of two things as the count that it is in another term of the loss."""
@@ -360,6 +406,15 @@ class _Reader:
     def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
         points = aligned(_points(one, self.windows, steps, leaks=leaks))
         return Evidence(points, self.same, self.counter, self.lengths, self.states_steps, self.quotients)
+
+
+def _of_unlike_samples(name: str) -> str:
+    """The note on a sum of losses of unlike sizes that is divided by their number."""
+    return (
+        f"the losses ({name}) of a micro-batch are added up, and divided by how many there are: right if each is that "
+        "of one sample, and wrong if each is a mean over samples, as they have unlike numbers of these: divide sums by "
+        "what they count, or state --loss-coefficient"
+    )
 
 
 def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> str:
@@ -459,6 +514,22 @@ def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     return tuple(Series(frozenset(group), name) for group in groups for name in names[group[0]])
 
 
+def _gathered(kind: str, terms: Sequence[Term]) -> Term:
+    """The losses of samples as one sum, of as many units; a mean of them is a sum that is divided by their number."""
+    first, number = terms[0], float(max(terms[0].samples, len(terms)))
+    factors = tuple(
+        replace(f, operation=Operation.DIVIDE, purpose=Purpose.UNKNOWN)
+        if f.purpose is Purpose.OBJECTIVE and f.value is not None and math.isclose(f.value * number, 1.0)
+        else f
+        for f in first.factors
+    )
+    return Term(kind, Reduction.SUM, number, factors, number)
+
+
+def _is_part_of(one: Series, whole: Series) -> bool:
+    return one.lines == whole.lines and one.name.partition(" #")[0] == whole.name
+
+
 def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:
     backwards = (entry.backward for window in windows for own in window.by_rank() for entry in own)
     terms = [term for backward in backwards for term in backward.terms if series.holds(backward, term)]
@@ -484,7 +555,7 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
     scaled = [e.grad_factors for w in windows for e in w.with_fate(Fate.LIVE) if e.grad_factors]
     parts = [(window, part) for window in windows for part in window.passes(steps, leaks=leaks)]
     for step, (window, part) in enumerate(parts):
-        ranks = [[(e, t) for e in entries for t in e.backward.terms if series.holds(e.backward, t)] for entries in part]
+        ranks = [[(e, t) for e in entries for t in series.terms_of(e.backward)] for entries in part]
         units = [total_of(t.units for _, t in own) for own in ranks]
         rows = [total_of(t.rows for _, t in own) for own in ranks]
         # Entries that no step used are treated as if they were live, and scaled like the others in the end.
@@ -493,7 +564,7 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
         # What an earlier pass left over has a scaling of its own, but is part of the window that it is in.
         shared = units[0], rows[0]
         if len(part) > 1 or part != window.by_rank():
-            held = [t for own in window.by_rank() for e in own for t in e.backward.terms if series.holds(e.backward, t)]
+            held = [t for own in window.by_rank() for e in own for t in series.terms_of(e.backward)]
             shared = total_of(t.units for t in held), total_of(t.rows for t in held)
         divisor = window.divisor
         over_ranks = divisor, _divided(shared[0], divisor), _divided(shared[1], divisor), step

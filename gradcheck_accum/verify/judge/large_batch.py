@@ -170,7 +170,8 @@ def needs_large_batch(whole: MeasuredWindow) -> str:
         for series in readings.series_of(window):
             kinds.add(readings.kind(window, series))
             terms = (t for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t))
-            unread = readings.kind(window, series) is Reduction.MEAN and any(term.units is None for term in terms)
+            is_mean = readings.kind(window, series) is Reduction.MEAN and not series.gathers
+            unread = is_mean and any(term.units is None for term in terms)
             if unread and not is_one_sample_each(whole.measured):
                 return f"the loss contains {series.name}, whose number of units cannot be read from its graph"
         if {Reduction.MEAN, Reduction.SUM} <= kinds:

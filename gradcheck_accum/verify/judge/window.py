@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gradcheck_accum.engine.tolerance import CLIP_ROUNDINGS, CONFIDENCE, Bounds, sum_tolerance, unit_roundoff
 from gradcheck_accum.ledger.events import Cause, product_of
-from gradcheck_accum.ledger.weights import Readings
+from gradcheck_accum.ledger.weights import TERMS_OR_MICRO_BATCHES, Readings
 from gradcheck_accum.ledger.windows import Fate, Ledger, Window
 from gradcheck_accum.results.verdict import Verdict, WindowReport
 from gradcheck_accum.verify.book.records import Measured
@@ -197,6 +197,8 @@ def _why_unknown(whole: MeasuredWindow) -> str:
     if all(weight.relative for weight in weights):
         return "the terms of a loss are scaled differently, and their gradients cannot be separated"
     terms = [term for part in whole.parts for entry in part.fresh() for term in entry.backward.terms]
+    if any(term.may_be_batches for term in terms):
+        return TERMS_OR_MICRO_BATCHES
     if terms and all(product_of(term.factors) is not None for term in terms):
         return "it is not known which factors of a loss scale the accumulation, and which belong to the objective"
     return "the weight of a loss could not be read from its graph"

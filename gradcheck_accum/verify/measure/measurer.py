@@ -11,8 +11,9 @@ from functools import cache
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.calls_apart import parts_of, use_what_is_their_own
 from gradcheck_accum.engine.cost import CostMeter
-from gradcheck_accum.engine.independence import BY_CHANCE, SAMPLE, UNSURE, Proof, Prover, summed, worst
+from gradcheck_accum.engine.independence import BY_CHANCE, NUMBERS, SAMPLE, UNSURE, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
 from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
@@ -273,11 +274,16 @@ class Measurer:
         if len(tested) < _PROOFS and len(known) < _EQUAL and not is_known:
             prover = Prover.of(self.engine, parameters, dtype)
             asked: list[Proof] = []
-            for program in programs[:_PROVEN]:
-                asked.append(prover.prove(program, programs))
+            # What a loss adds up, each part of data of its own, is independent of each other.
+            parts = [part for program in programs for part in parts_of(program)]
+            for part in parts[:_PROVEN]:
+                asked.append(prover.prove(part, parts))
                 if asked[-1].coupled:
                     break
-            known.append(summed(asked))
+            found = summed(asked)
+            if found.coupled is False and use_what_is_their_own(programs):
+                found = Proof(None, reason=NUMBERS)
+            known.append(replace(found, unit="") if found.unit == SAMPLE and len(parts) > len(programs) else found)
         return next((proof for proof in known if proof.unit == SAMPLE), None) or summed(known)
 
     def _run(

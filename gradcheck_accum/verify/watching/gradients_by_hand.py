@@ -70,7 +70,7 @@ class GradientsByHand:
         with self._attention.own_work():
             known = [
                 (own, as_outside(gradient))
-                for own, gradient in zip(self._weights(inputs), gradients, strict=True)
+                for own, gradient in zip(self._weights(inputs), _listed(gradients), strict=True)
                 if id(own) in self._book.parameters and gradient is not None
             ]
             squares = {id(own): squared_norm(dense(g.detach())) / backward_losses.reading.scale**2 for own, g in known}
@@ -153,4 +153,7 @@ class GradientsByHand:
 
 
 def _listed(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    """Tensors as PyTorch takes and returns them: one, several, or (of some releases) a dictionary of them."""
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return list(tensors.values() if isinstance(tensors, dict) else tensors)

@@ -16,11 +16,15 @@ from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.tape import Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.ledger.events import Factor, Reduction, Term
+from gradcheck_accum.ledger.weights import TERMS_OR_MICRO_BATCHES
 from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
 from gradcheck_accum.verify.watching.given_gradients import Given, GivenGradients
-from gradcheck_accum.verify.watching.several_batches import TERMS_OR_MICRO_BATCHES, has_a_term_per_batch
+from gradcheck_accum.verify.watching.several_batches import (
+    has_a_term_per_batch,
+    with_losses_of_samples,
+)
 
 CACHED_UNSEEN = (
     f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
@@ -120,9 +124,15 @@ class LossReader:
             program = program if program is not None and program.is_cached else None
             return BackwardLosses(replace(reading, terms=terms), program, unknown, presumed)
         if has_a_term_per_batch(reading, drawn, lambda: program or recorded()):
+            of_samples = with_losses_of_samples(reading, lambda: program or recorded())
+            if all(term.samples or term.reduction is Reduction.NONE for term in of_samples.terms):
+                # What divides them may show what they are, when the window is known.
+                terms = tuple(replace(term, may_be_batches=term.samples > 0) for term in of_samples.terms)
+                return BackwardLosses(replace(reading, terms=terms), program, presumed=presumed)
             return BackwardLosses(
                 replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )
+        reading = with_losses_of_samples(reading, lambda: program or recorded())
         return BackwardLosses(reading, program, presumed=presumed)
 
     def _summed(self, loss: torch.Tensor, given: Given) -> torch.Tensor:

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -157,11 +157,17 @@ def _let_go(replacement: Any) -> None:
             cell.cell_contents = _NO_OBSERVER
 
 
+def _gone_through_again(tensors: Any) -> Any:
+    """What PyTorch is given, which it goes through after us: of an iterator, all that it has."""
+    return tuple(tensors) if isinstance(tensors, Iterator) else tensors
+
+
 def _patch_backward(observer: Observer, stack: ExitStack) -> None:
     original = torch.autograd.backward
 
     @functools.wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        tensors, grad_tensors = _gone_through_again(tensors), _gone_through_again(grad_tensors)
         if not observer.run.attention.asleep:
             observer.notice_threads()
         observer.tell(observer.backwards.before, tensors, grad_tensors)
@@ -177,6 +183,7 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
 
     @functools.wraps(handing_out)
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+        outputs, inputs, grad_outputs = map(_gone_through_again, (outputs, inputs, grad_outputs))
         # What has a graph of its own is a part of another loss.
         retain_graph, create_graph = (
             kwargs.get(name, args[position] if len(args) > position else None)

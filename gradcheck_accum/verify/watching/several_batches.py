@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
-from gradcheck_accum.engine.containers import leaves_of
+from gradcheck_accum.engine.calls_apart import turns
 from gradcheck_accum.engine.loss_graph import LossReading
-from gradcheck_accum.engine.program import Leaf, Produced, Program
-from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.engine.program import Program
+from gradcheck_accum.ledger.events import Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length, is_total
-
-TERMS_OR_MICRO_BATCHES = (
-    "its loss has as many terms of one kind as batches were used for it: they may or may not be micro-batches, whose "
-    "sum should be divided by their number, once"
-)
 
 
 def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[], Program | None]) -> bool:
@@ -42,7 +37,38 @@ def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[],
         return any(number == drawn and _parts(reading.of_kind(kind)) >= drawn for number, kind in sums)
     if not any(isinstance(function, nn.Module) for function, *_ in known.steps):
         return drawn in numbers
-    return any(number in numbers for number in _turns(known, by_place=drawn not in numbers))
+    return any(number in numbers for number in turns(known, by_place=drawn not in numbers))
+
+
+def with_losses_of_samples(reading: LossReading, program: Callable[[], Program | None]) -> LossReading:
+    """The reading, with the terms noted that are the losses of several samples, each of data of its own.
+
+    All of a kind have the same factors, and there are as many as one place has called a module; where nothing is
+    recorded, as parts that the loss's graph falls into.
+    """
+    several = {kind: number for kind, (number, _) in reading.kinds.items() if number > 1 and _are_alike(reading, kind)}
+    if not several:
+        return reading
+    known = program()
+    if known is None:
+        several = {kind: n for kind, n in several.items() if _parts(reading.of_kind(kind)) == n}
+    else:
+        found = {*turns(known, by_place=True)}
+        several = {kind: n for kind, n in several.items() if n in found}
+    terms = (replace(t, samples=several[t.kind]) if t.kind in several else t for t in reading.terms)
+    return replace(reading, terms=tuple(terms)) if several else reading
+
+
+def _are_alike(reading: LossReading, kind: str) -> bool:
+    """Whether the terms of a kind have data, and the same factors."""
+    terms = [term for term in reading.terms if term.kind == kind]
+
+    def kind_of(term: Term) -> object:
+        return term.reduction, term.units is None, product_of(term.factors), len(term.factors)
+
+    first = terms[0]
+    is_of_data = first.reduction is not Reduction.NONE and (first.units is not None or reading.is_of_numbers(first))
+    return is_of_data and product_of(first.factors) is not None and len({kind_of(term) for term in terms}) == 1
 
 
 def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
@@ -84,87 +110,3 @@ def _parts(nodes: Iterable[Any]) -> int:
             part_of[above] = own
             pending += [following for following, _ in above.next_functions]
     return len({root(part) for part in range(len(joined))})
-
-
-def _turns(program: Program, *, by_place: bool) -> Iterator[int]:
-    """How often one module is called, by one place or by any, each time on samples of its own; a number for each."""
-    groups: dict[Any, list[int]] = {}
-    for index, ((function, *_), place) in enumerate(zip(program.steps, program.places, strict=True)):
-        if isinstance(function, nn.Module):
-            groups.setdefault((id(function), place if by_place else None), []).append(index)
-    several = [members for members in groups.values() if len(members) > 1]
-    if several:
-        flow = _Flow(program)
-        yield from (len(members) for members in several if flow.are_apart(members))
-
-
-_NONE, _SEVERAL = -1, -2
-"""What a step is made of that is made of none of the calls, or of several."""
-
-
-class _Flow:
-    """What each step of a program is made of."""
-
-    def __init__(self, program: Program) -> None:
-        self._modules = [isinstance(function, nn.Module) for function, *_ in program.steps]
-        given = [list(leaves_of(step[1:3])) for step in program.steps]
-        self._makers = [{m.call for m in own if isinstance(m, Produced)} for own in given]
-        self._samples = [
-            [leaf for m in own if isinstance(m, Leaf) and _is_data(leaf := program.leaves[m.index])] for own in given
-        ]
-        self._fed: list[bool] = []
-        """Whether a step, or what it is made of, gets data."""
-        for makers, samples in zip(self._makers, self._samples, strict=True):
-            self._fed.append(bool(samples) or any(self._fed[maker] for maker in makers))
-
-    def are_apart(self, members: Sequence[int]) -> bool:
-        """Whether no two of these calls have to do with the same samples, nor one with what another gave."""
-        given = self._inputs(members)
-        if given is None or not all(given.values()):
-            return False
-        rows = {member: len(samples[0]) for member, samples in given.items()}
-        source: list[int] = []
-        """For each step the call that it is made of, `_NONE` or `_SEVERAL`."""
-        for index, makers in enumerate(self._makers):
-            of = {source[maker] for maker in makers} - {_NONE}
-            source.append(index if index in given else _SEVERAL if len(of) > 1 else next(iter(of), _NONE))
-            # What has another length (the weights of classes, a mask of positions) is no batch's own.
-            of_sample = [leaf for leaf in self._samples[index] if len(leaf) in rows.values()]
-            if source[index] == _SEVERAL and (of_sample or self._modules[index]):
-                return False
-            if index not in given:
-                given.get(source[index], []).extend(of_sample)
-        owners: dict[object, int] = {}
-        return all(
-            owners.setdefault(_rows(leaf), member) == member
-            for member, samples in given.items()
-            for leaf in samples
-            if len(leaf) == rows[member]
-        )
-
-    def _inputs(self, members: Sequence[int]) -> dict[int, list[torch.Tensor]] | None:
-        """The samples that each of these calls is made of, None where two share what is made of any."""
-        made_for: dict[int, int] = {}
-        given: dict[int, list[torch.Tensor]] = {}
-        for member in members:
-            given[member], pending = [], [member]
-            while pending:
-                step = pending.pop()
-                owner = made_for.get(step)
-                if owner is None:
-                    made_for[step] = member
-                    given[member] += self._samples[step]
-                    pending += self._makers[step]
-                elif owner != member and (step in given or self._fed[step]):
-                    return None
-        return given
-
-
-def _is_data(leaf: torch.Tensor) -> bool:
-    return bool(leaf.dim()) and leaf.layout is torch.strided and not leaf.requires_grad
-
-
-def _rows(leaf: torch.Tensor) -> object:
-    """Which samples these are: the same for all time steps that are taken from one batch, say."""
-    first = leaf.stride(0)
-    return leaf.untyped_storage().data_ptr(), first, leaf.storage_offset() // max(first, 1)
