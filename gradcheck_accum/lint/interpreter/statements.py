@@ -23,7 +23,7 @@ from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
 from gradcheck_accum.lint.frameworks.accelerate import accumulate
-from gradcheck_accum.lint.interpreter.assignment import assign
+from gradcheck_accum.lint.interpreter.assignment import assign, assign_in_place
 from gradcheck_accum.lint.interpreter.iteration import (
     inner_training_loop,
     is_cut,
@@ -132,6 +132,9 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
             # `outputs.loss /= K`: the output that holds the loss is what the name is bound to.
             assign(run, target.value, result, scope)
             return
+    if isinstance(current, Tensor) and isinstance(result, Tensor) and node.op in (Operator.DIV, Operator.MULT):
+        assign_in_place(run, target, current, result, scope)
+        return
     assign(run, target, result, scope)
     self_counting.carry(run, target, result)
 
