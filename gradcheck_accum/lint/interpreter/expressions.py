@@ -118,13 +118,13 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value is a setting, or computed from settings, wherever it is read."""
+    """Whether a value is a setting, the size of a data set, or computed from such, wherever it is read."""
     if isinstance(value, v.Computed):
         return _is_fixed(value.left) and _is_fixed(value.right)
     if isinstance(value, Num):
         return not value.tags
     of_a_result = type(value) is Symbol and value.name.rpartition(")")[2].startswith(".")
-    return of_a_result or v.is_setting(value)
+    return of_a_result or v.is_setting(value) or isinstance(value, v.Samples)
 
 
 def _with_settings_bound(run: State, node: syntax.Expression, value: Any, scope: v.Scope) -> Any:

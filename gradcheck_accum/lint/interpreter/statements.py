@@ -226,6 +226,9 @@ def _sorts(run: State, node: syntax.If, scope: v.Scope) -> bool:
     mentioned = {n.id for n in walk(node.test) if isinstance(n, syntax.Name)}
     if not isinstance(parameters, v.Parameters) or mentioned.isdisjoint(names):
         return False
+    leaves = (branch[-1] for branch in (node.body, node.orelse) if branch)
+    if any(isinstance(last, (syntax.Return, syntax.Raise, syntax.Break)) for last in leaves):
+        return False  # it asks for a parameter that has something (a gradient that is not finite), and chooses none
     if settled(run, node.test, scope) is not None:
         return False
     test = text_of(node.test)
