@@ -44,7 +44,7 @@ def trace_of(record: Recorder) -> Trace:
     if left:
         events.insert(0, Opaque(where=record.raw[0].where, stores=left, reason=Reason("what another loss left there")))
     if reason:
-        events.insert(0, Opaque(where=record.raw[0].where, stores=everything, reason=Reason(reason)))
+        events.insert(0, Opaque(where=record.raw[0].where, stores=everything, reason=reason))
     return Trace(
         tuple(events),
         assumed_length=record.assumed_length,
@@ -177,5 +177,5 @@ def _event(one: Recorded, stores: frozenset[str]) -> Event | None:
         case "held":
             return GraphsHeld(where=where, read=True, **details)
         case "opaque":
-            return Opaque(where=where, stores=stores, reason=Reason(details["reason"]))
+            return Opaque(where=where, stores=stores, reason=details["reason"])
     return None

@@ -15,6 +15,7 @@ from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.facts import adds_one
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
+from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
 from gradcheck_accum.lint.syntax import Operator, text_of, walk
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.program.facts import Function
     from gradcheck_accum.lint.program.reach import Reach
 
-REPORTED = frozenset({"GA201", "GA202", "GA401", "GA402"})
+REPORTED = frozenset({"GA201", "GA202", "GA401", "GA402", "GA501"})
 """The codes that need nothing but the function: clearings and clips between the backwards of one window."""
+REPORTED_OF_TURNS = frozenset({"GA401", "GA501"})
+"""Those that need not even the count: what is clipped is what the function has just added to, or scaled."""
 
 
 def counters(reach: Reach, function: Function) -> set[str]:
@@ -66,6 +69,25 @@ def given_count(reach: Reach, function: Function) -> tuple[str, syntax.BinOp] | 
 def is_called_each_batch(reach: Reach, function: Function) -> bool:
     """Whether each call of a function is a micro-batch."""
     return bool(counters(reach, function)) or given_count(reach, function) is not None
+
+
+def is_whole_turn(reach: Reach, function: Function) -> bool:
+    """Whether a function without a loop makes gradients, clips them and steps: the whole turn of somebody's loop."""
+    if not (reach.backward(function) and reach.clips(function) and reach.steps((function,))):
+        return False
+    return not any(_trains_in_a_loop(reach, walk(one)) for one in (function, *reach.callees((function,), None)))
+
+
+def _given_gate(reach: Reach, function: Function) -> tuple[str, syntax.Expression] | None:
+    """The parameter that a function steps for, and where it asks for it, if the backward does not depend on it."""
+    parameters = {parameter.arg for parameter in _parameters(function)}
+    for branch in walk(function):
+        if not (isinstance(branch, syntax.If) and isinstance(branch.test, syntax.Name)):
+            continue
+        steps = reach.steps(branch.body) and not reach.steps(branch.orelse)
+        if steps and branch.test.id in parameters and not reach.backward_in(branch.body):
+            return branch.test.id, branch.test
+    return None
 
 
 def _trains_in_a_loop(reach: Reach, nodes: list[syntax.Node]) -> bool:
@@ -148,6 +170,7 @@ def call_each_batch(run: State, owner: v.Instance | None, function: Function, sc
         unknown = (n for n in counters(run.reach, function) if not isinstance(owner.attributes.get(n), Num))
         owner.attributes.update(dict.fromkeys(unknown, Num(0)))
     counted = given_count(run.reach, function)
+    gate = None if is_called_each_batch(run.reach, function) else _given_gate(run.reach, function)
     run.recorder.epoch = None
     run.loops.depth += 1
     try:
@@ -158,6 +181,10 @@ def call_each_batch(run: State, owner: v.Instance | None, function: Function, sc
                 count, test = counted
                 # Its first window is as long as the others (`begin`).
                 given[count] = Num(turn + isinstance(test.left, syntax.Name))
+            if gate is not None:
+                # A step that the caller decides on comes when it says so.
+                run.recorder.doubt_length(gate[1])
+                given[gate[0]] = turn % ASSUMED_STEPS == ASSUMED_STEPS - 1
             call_function(run, v.Function(function, scope, owner), [], given)
     finally:
         run.loops.depth -= 1

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import (
+    Cause,
     Factor,
     Operation,
     Purpose,
+    Reason,
     Reduction,
     Term,
     WindowBound,
@@ -337,10 +339,14 @@ class Recorder:
         """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
         self.raw.append(Recorded("held", where, None, {"count": count}))
 
-    def opaque(self, node: syntax.Node, reason: str) -> None:
+    def opaque(self, node: syntax.Node, reason: str, cause: Cause = Cause.OTHER) -> None:
         """Something happened that could not be followed."""
         self._opaque += 1
-        self.raw.append(Recorded("opaque", self.locate(node), None, {"reason": reason}))
+        self.raw.append(Recorded("opaque", self.locate(node), None, {"reason": Reason(reason, cause)}))
+
+    def doubt_length(self, node: syntax.Node) -> None:
+        """How many micro-batches a window has is not known: a condition decides on that which differs in its turns."""
+        self.opaque(node, "how many micro-batches a window has", Cause.LENGTH)
 
     def gave(self, acted: Recorded, result: Tensor) -> None:
         """What a call that may have trained has given: if its graph is still there, the call has made no backward."""
