@@ -200,3 +200,41 @@ def test_what_is_clipped_too_early_is_so_however_long_the_window_is(
 ) -> None:
     source = UNKNOWN_LENGTH.format(backward=SCALED, every=every, once=once, closes=closes)
     assert sorted(codes_in(source)) == found
+
+
+COUNTS_ITSELF = """\
+import torch
+import torch.nn.functional as F
+
+class Learner:
+    def __init__(self, network, settings):
+        self.network, self.every, self.held = network, settings.accumulation_steps, 0
+        self.optimizer = torch.optim.AdamW(network.parameters())
+
+    def learn(self, x, y):
+        loss = F.cross_entropy(self.network(x), y) / self.every
+        loss.backward()
+        {each}
+        self.held += 1
+        if self.held {comes} self.every:
+            {once}
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.held = {back}
+"""
+OWN_CLIP = "torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)"
+
+
+@pytest.mark.parametrize("comes", ["==", ">="])
+@pytest.mark.parametrize(
+    ("each", "once", "back", "found"),
+    [
+        (OWN_CLIP, "pass", "0", ["GA401"]),
+        ("pass", OWN_CLIP, "0", []),
+        ("self.optimizer.zero_grad()", "pass", "0", ["GA202"]),
+    ],
+)
+def test_a_method_that_sets_its_count_back_counts_its_windows(
+    comes: str, each: str, once: str, back: str, found: list[str]
+) -> None:
+    assert codes_in(COUNTS_ITSELF.format(comes=comes, each=each, once=once, back=back)) == found

@@ -255,7 +255,10 @@ def waits(run: State, test: syntax.Expression) -> bool:
 
 
 def doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
-    """Whether a window's length is unknown as an open condition, or a part of one, counts to what may change; note it."""
+    """Note that a window's length is unknown where an open condition, or a part of one, counts to what may change.
+
+    Whether it is.
+    """
     asks = run.question.in_boundary and not run.question.in_guard and run.loops.depth
     if not (asks and _counts_to_what_may_change(run, test, scope)):
         return False

@@ -18,7 +18,7 @@ from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
-from gradcheck_accum.lint.syntax import Operator, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, text_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,10 @@ REPORTED_OF_TURNS = frozenset({"GA401", "GA501"})
 
 
 def counters(reach: Reach, function: Function) -> set[str]:
-    """The attributes that a method adds 1 to and takes modulo something to step: none if it trains in a loop."""
+    """The attributes that a method adds 1 to, and takes modulo something, or sets back where they come to it, to step.
+
+    None if it trains in a loop.
+    """
     nodes = walk(function)
     if _trains_in_a_loop(reach, nodes):
         return set()
@@ -42,11 +45,10 @@ def counters(reach: Reach, function: Function) -> set[str]:
         for n in nodes
         if adds_one(n) and isinstance(n.target, syntax.Attribute) and text_of(n.target.value) == "self"
     }
+    lefts = [part.left for part in _taken_modulo(nodes, reach.steps)]
+    lefts += [part.left for part in _compared(reach, nodes)]
     tested = {
-        n.attr
-        for part in _taken_modulo(nodes, reach.steps)
-        for n in walk(part.left)
-        if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
+        n.attr for left in lefts for n in walk(left) if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
 
@@ -107,6 +109,22 @@ def _taken_modulo(
         for part in walk(branch.test)
         if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
     ]
+
+
+def _compared(reach: Reach, nodes: Iterable[syntax.Node]) -> list[syntax.Compare]:
+    """What is compared with a number that it comes to where a step is made, and is set back there."""
+    return [
+        part
+        for branch in nodes
+        if isinstance(branch, syntax.If) and reach.steps(branch.body) and not reach.backward_in(branch.body)
+        for part in walk(branch.test)
+        if isinstance(part, syntax.Compare) and part.ops in ((Comparison.EQ,), (Comparison.GTE,))
+        if any(text_of(part.left) in map(text_of, _targets(own)) for own in branch.body)
+    ]
+
+
+def _targets(node: syntax.Statement) -> tuple[syntax.Expression, ...]:
+    return tuple(node.targets) if isinstance(node, syntax.Assign) else ()
 
 
 def _names_in(node: syntax.Node) -> set[str]:
