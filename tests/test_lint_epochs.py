@@ -267,3 +267,35 @@ def test_a_loop_over_an_iterator_that_was_made_for_it_is_a_pass(batches: str, it
 )
 def test_what_an_iterator_of_all_epochs_has_left_is_not_known(before: str, iteration: str) -> None:
     assert codes(THROUGH_AN_ITERATOR.format(before=before, batches="pass", iteration=iteration)) == []
+
+
+TAKES_AS_MANY_AS = """\
+import torch.nn.functional as F
+
+def fit(network, loader, optimizer, epochs, settings, accumulation_steps):
+    for epoch in range(epochs):
+        turns = {turns}
+        batches = iter(loader)
+        for i in range(turns):
+            x, y = next(batches)
+            loss = F.cross_entropy(network(x), y) / accumulation_steps
+            loss.backward()
+            if (i + 1) % accumulation_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("turns", "found"),
+    [
+        ("len(loader.dataset) // loader.batch_size", ["GA301"]),
+        ("int(len(loader.dataset) // loader.batch_size)", ["GA301"]),
+        ("len(loader.dataset) // settings.batch_size", ["GA301"]),
+        # So many may be whole windows.
+        ("settings.turns * accumulation_steps", []),
+        ("len(loader.dataset) // settings.part * accumulation_steps", []),
+    ],
+)
+def test_as_many_turns_as_a_data_set_has_batches_are_a_pass(turns: str, found: list[str]) -> None:
+    assert codes_in(TAKES_AS_MANY_AS.format(turns=turns)) == found

@@ -229,3 +229,52 @@ def test_what_a_networks_own_method_divides_by_is_known(inside: str, outside: st
 def test_a_network_may_train_itself(inside: str, cleared: str, expected: list[str]) -> None:
     source = OWN_NETWORK.format(inside=inside, cleared=cleared, turn="net.learn(batch)")
     assert [code for code in codes_in(source) if code != "GA301"] == expected
+
+
+RUNNER = """\
+import torch
+import torch.nn.functional as F
+
+class Runner{base}:
+    def __init__(self, network, optimizer, steps):
+        {made}
+        self.network, self.optimizer, self.steps = network, optimizer, steps
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.network(x), y)
+
+    def backward(self, loss):
+        (loss / self.steps).backward()
+
+    def step(self):
+        self.optimizer.step()
+        {clears}
+
+def run_epoch(runner, loader, steps):
+    for i, (x, y) in enumerate(loader):
+        runner.backward(runner.forward(x, y))
+        if (i + 1) % steps == 0{ends}:
+            runner.step()
+
+def main(network, loader, accumulation_steps):
+    optimizer = torch.optim.AdamW(network.parameters())
+    runner = Runner(network, optimizer, accumulation_steps)
+    for epoch in range(10):
+        run_epoch(runner, loader, accumulation_steps)
+"""
+
+
+@pytest.mark.parametrize(
+    ("clears", "ends", "found"),
+    [
+        ("pass", "", ["GA203", "GA301"]),
+        ("self.network.zero_grad()", "", ["GA301"]),
+        ("self.network.zero_grad()", " or i + 1 == len(loader)", ["GA103"]),
+    ],
+)
+@pytest.mark.parametrize("base", ["", "(object)"])
+def test_an_object_whose_class_derives_from_nothing_is_no_network(
+    base: str, clears: str, ends: str, found: list[str]
+) -> None:
+    source = RUNNER.format(base=base, made="pass", clears=clears, ends=ends)
+    assert sorted(codes_in(source)) == found

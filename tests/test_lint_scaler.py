@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from loops_with_places import codes_in
 from torch import nn
 
 from gradcheck_accum.lint import lint_source
@@ -118,3 +119,122 @@ def test_a_clip_that_the_setup_puts_together_is_tried_before_its_other_options(u
     options = "\n        ".join(f"self.part_{n} = cfg.part_{n}() if cfg.has_{n} else None" for n in range(20))
     found = lint_source(MADE_FIRST.format(options=options, unscale=unscale), "train.py")
     assert [f.mistake.code for f in found if f.mistake.code.startswith("GA5")] == wanted
+
+
+ONE_TURN = """\
+import torch
+import torch.nn.functional as F
+
+def train_step(network, scaler, optimizer, x, y{given}):
+    loss = F.cross_entropy(network(x), y)
+    {backward}
+    {unscales}
+    {clips}
+    {steps}
+    return loss.item()
+"""
+CLIPS = "torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)"
+SCALED, STEPS_SCALED = "scaler.scale(loss).backward()", "scaler.step(optimizer); scaler.update(); optimizer.zero_grad()"
+PLAIN = {
+    "given": "",
+    "backward": "loss.backward()",
+    "unscales": "pass",
+    "clips": CLIPS,
+    "steps": "optimizer.step(); optimizer.zero_grad()",
+}
+GATED = "if update: optimizer.step(); optimizer.zero_grad()"
+
+
+@pytest.mark.parametrize(
+    ("turn", "found"),
+    [
+        ({"backward": SCALED, "steps": STEPS_SCALED}, ["GA501"]),
+        ({"backward": SCALED, "steps": STEPS_SCALED, "unscales": "scaler.unscale_(optimizer)"}, []),
+        ({}, []),
+        ({"given": ", update", "steps": GATED}, ["GA401"]),
+        ({"given": ", update", "steps": GATED, "clips": f"if update: {CLIPS}"}, []),
+        # Cleared at every call: none waits for another.
+        ({"given": ", update", "steps": GATED, "backward": "optimizer.zero_grad(); loss.backward()"}, []),
+        ({"given": ", update", "backward": "if not update: return loss.item()\n    loss.backward()"}, []),
+        ({"steps": "pass"}, []),
+    ],
+)
+def test_a_function_shows_what_it_clips_whatever_calls_it(turn: dict[str, str], found: list[str]) -> None:
+    assert codes_in(ONE_TURN.format(**{**PLAIN, **turn})) == found
+
+
+UNKNOWN_LENGTH = """\
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+def fit(network, scaler, optimizer, loader, plan, epochs):
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            every = max(1, np.interp(i, plan.at, plan.lengths).round())
+            loss = F.cross_entropy(network(x), y)
+            {backward}
+            {every}
+            if {closes}:
+                {once}
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+"""
+DIFFERS = "(i + 1) % every == 0"
+
+
+@pytest.mark.parametrize(
+    ("every", "once", "closes", "found"),
+    [
+        (f"scaler.unscale_(optimizer); {CLIPS}", "pass", DIFFERS, ["GA401"]),
+        (CLIPS, "pass", DIFFERS, ["GA401", "GA501"]),
+        ("pass", CLIPS, DIFFERS, ["GA501"]),
+        ("pass", f"scaler.unscale_(optimizer); {CLIPS}", DIFFERS, []),
+        ("pass", CLIPS, "plan.closes(i)", ["GA501"]),
+        (CLIPS, "pass", "plan.closes(i)", ["GA501"]),
+    ],
+)
+def test_what_is_clipped_too_early_is_so_however_long_the_window_is(
+    every: str, once: str, closes: str, found: list[str]
+) -> None:
+    source = UNKNOWN_LENGTH.format(backward=SCALED, every=every, once=once, closes=closes)
+    assert sorted(codes_in(source)) == found
+
+
+COUNTS_ITSELF = """\
+import torch
+import torch.nn.functional as F
+
+class Learner:
+    def __init__(self, network, settings):
+        self.network, self.every, self.held = network, settings.accumulation_steps, 0
+        self.optimizer = torch.optim.AdamW(network.parameters())
+
+    def learn(self, x, y):
+        loss = F.cross_entropy(self.network(x), y) / self.every
+        loss.backward()
+        {each}
+        self.held += 1
+        if self.held {comes} self.every:
+            {once}
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.held = {back}
+"""
+OWN_CLIP = "torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)"
+
+
+@pytest.mark.parametrize("comes", ["==", ">="])
+@pytest.mark.parametrize(
+    ("each", "once", "back", "found"),
+    [
+        (OWN_CLIP, "pass", "0", ["GA401"]),
+        ("pass", OWN_CLIP, "0", []),
+        ("self.optimizer.zero_grad()", "pass", "0", ["GA202"]),
+    ],
+)
+def test_a_method_that_sets_its_count_back_counts_its_windows(
+    comes: str, each: str, once: str, back: str, found: list[str]
+) -> None:
+    assert codes_in(COUNTS_ITSELF.format(comes=comes, each=each, once=once, back=back)) == found

@@ -318,3 +318,37 @@ def test_how_many_are_left_over_depends_on_what_is_skipped(guard: str, full: str
 def test_what_data_of_an_unknown_number_leave_over_is_dropped_whatever_is_skipped() -> None:
     source = LEFT_OVER.format(guard="if not loss.isfinite():\n        continue", full="ran == K")
     assert codes_in(source.replace("range(10)", "range(number)")) == ["GA301"]
+
+
+ASKS_ITS_GRADIENTS = """\
+import torch
+import torch.nn.functional as F
+
+def {name}(network):
+    for _, weight in network.named_parameters():
+        if weight.grad is not None:
+            if {asks}:
+                {leaves}
+    return True
+
+def fit(network, loader, optimizer, epochs, accumulation_steps):
+    for epoch in range(epochs):
+        optimizer.zero_grad()
+        for i, (x, y) in enumerate(loader):
+            loss = F.cross_entropy(network(x), y) / {divisor}
+            loss.backward()
+            if (i + 1) % accumulation_steps == 0:
+                if {name}(network):
+                    optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("divisor", "found"), [("1", ["GA101", "GA301"]), ("accumulation_steps", ["GA301"])])
+@pytest.mark.parametrize("asks", ["torch.any(torch.isnan(weight.grad))", "not torch.isfinite(weight.grad).all()"])
+@pytest.mark.parametrize("leaves", ["return False", "raise FloatingPointError"])
+def test_who_asks_each_gradient_whether_it_is_finite_steps_where_all_are(
+    divisor: str, found: list[str], asks: str, leaves: str
+) -> None:
+    source = ASKS_ITS_GRADIENTS.format(name="are_sound", asks=asks, leaves=leaves, divisor=divisor)
+    assert sorted(codes_in(source)) == found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
-from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.ledger.events import Cause, Reduction
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.weights import Readings, Series, Weight, total_of
 from gradcheck_accum.ledger.window_length import usual_steps
@@ -115,6 +115,10 @@ class Account:
     def known(self) -> tuple[Window, ...]:
         """The closed windows that could be followed."""
         return tuple(w for w in self.windows if not w.unknown)
+
+    def of_unknown_length(self) -> tuple[Window, ...]:
+        """Those of which it is known what is done to each micro-batch, and not how many there are."""
+        return tuple(w for w in self.windows if w.unknown and w.unknown.cause is Cause.LENGTH)
 
     def full(self) -> tuple[Window, ...]:
         """Those of them that hold K micro-batches."""

@@ -14,13 +14,15 @@ _GONE = "they have just been cleared or used by a step"
 
 def find_clip(account: Account) -> Iterator[Diagnosis]:
     """GA401, GA402, GA501: a clip before the last entry, with nothing to clip, or with the scale still inside."""
-    for window in account.known():
+    for window in (*account.known(), *account.of_unknown_length()):
         if window.step is None:
             continue
         for position, clip in enumerate(window.events):
             if isinstance(clip, Clip):
                 before, after = window.events[:position], window.events[position + 1 :]
-                yield from _judge_clip(window, clip, before, after, habit=_clips_every_batch(account, window, clip))
+                yield from _judge_clip(
+                    window, clip, before, after, habit=not window.unknown and _clips_every_batch(account, window, clip)
+                )
     yield from _judge_end(account)
 
 
@@ -68,16 +70,19 @@ def _judge_clip(
     wiped_later = any(isinstance(e, ZeroGrad) for e in after)
     missing = len({e.micro_batch for e in after if isinstance(e, Backward)} - {e.micro_batch for e in filled})
     if not filled and not stale:
+        if window.unknown:
+            return
         gone = "they are not in .grad yet, but waiting to be averaged over the ranks" if waiting else _GONE
         yield _nothing_to_clip(clip, gone, window)
         return
     if missing and (habit or not wiped_later) and window.step is not None:
+        others = "other micro-batches" if window.unknown else plural(missing)
         yield diagnosis(
             "GA401",
             clip.where,
             message(
-                f"gradients are clipped before the window is complete: {plural(missing)} "
-                f"{'is' if missing == 1 else 'are'} still to come before the step at ",
+                f"gradients are clipped before the window is complete: {others} "
+                f"{'is' if missing == 1 and not window.unknown else 'are'} still to come before the step at ",
                 window.step.where,
                 ", so the limit is not applied to the large-batch gradient",
             ),

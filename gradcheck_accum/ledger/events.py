@@ -371,6 +371,7 @@ class Cause(Enum):
     BY_HAND = "gradients or weights were modified manually"
     USED_BY_HAND = "gradients were used by hand, and cannot be compared"
     PARTLY_CLEARED = "only some of the gradients that a step uses were cleared"
+    LENGTH = "how many micro-batches a window has is not known, but what is done to each"
     OTHER = "anything else"
 
 

@@ -9,6 +9,7 @@ from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.refusals import gives_up, heed, rests_on_a_guess
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
+from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, text_of, walk
@@ -208,7 +209,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
             _note_end(run, test, scope)
         if run.recorder.has_run and run.loops.acts and isinstance(body[-1], syntax.Continue) and _counts(test):
             # What comes after it in the turn, a step too, happens in some turns only.
-            run.recorder.opaque(test, "how many micro-batches a window has")
+            run.recorder.doubt_length(test)
+            return waits(run, test)
         # Continuing after the backward skips no micro-batch.
         ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
         leaves_out = ends_early and depends_on_data(run, test, scope)
@@ -231,8 +233,11 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     phase = _last_phase(run, test, scope) if run.loops.depth else None
     if phase is not None:
         return bool(decide(run, test, v.ByDefault(holds=phase), acts))
-    doubt_boundary(run, test, scope)
-    return bool(decide(run, test, value, acts, taken_first=not leaves))
+    is_doubted = doubt_boundary(run, test, scope)
+    answer = bool(decide(run, test, value, acts, taken_first=not leaves))
+    if is_doubted and answer is not run.question.steps_otherwise and waits(run, test):
+        return not answer
+    return answer
 
 
 def ends_pass(run: State, node: syntax.If) -> bool:
@@ -242,11 +247,23 @@ def ends_pass(run: State, node: syntax.If) -> bool:
     return leaves and in_a_pass and not run.reach.acts(node.body)
 
 
-def doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> None:
-    """Note that a window's length is unknown where an open condition, or a part of one, counts to what may change."""
+def waits(run: State, test: syntax.Expression) -> bool:
+    """Whether the step of a window whose length is unknown is yet to come: that it comes with each would be a guess."""
+    asked = run.question.doubted.get(test, 0)
+    run.question.doubted[test] = asked + 1
+    return asked < ASSUMED_STEPS - 1
+
+
+def doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Note that a window's length is unknown where an open condition, or a part of one, counts to what may change.
+
+    Whether it is.
+    """
     asks = run.question.in_boundary and not run.question.in_guard and run.loops.depth
-    if asks and _counts_to_what_may_change(run, test, scope):
-        run.recorder.opaque(test, "how many micro-batches a window has")
+    if not (asks and _counts_to_what_may_change(run, test, scope)):
+        return False
+    run.recorder.doubt_length(test)
+    return True
 
 
 def rule_out(run: State, test: syntax.Expression, scope: v.Scope, *, holds: bool) -> None:

@@ -62,8 +62,8 @@ class Agreement:
         """Whether none was long enough to show what a window is."""
 
     def hear(self, scenario: Scenario) -> None:
-        """Take one scenario's diagnoses for its vote."""
-        if scenario.is_unknown:
+        """Take one scenario's diagnoses for its vote; one of which little is known objects to nothing."""
+        if scenario.is_unknown and not scenario.diagnoses:
             return
         accumulates = scenario.accumulates
         self._trained += scenario.trains

@@ -7,14 +7,18 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gradcheck_accum.diagnosis import Diagnosis
-from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, product_of
+from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step, product_of
 from gradcheck_accum.ledger.weights import Readings
 from gradcheck_accum.ledger.window_length import usual_steps
 from gradcheck_accum.ledger.windows import Ledger
 from gradcheck_accum.lint.program.names import ACCUMULATION
+from gradcheck_accum.mistakes import CATALOGUE
 
+_EVERY_CODE = frozenset(CATALOGUE)
 _OF_RANKS = frozenset({"GA701", "GA702"})
 """What nothing can be said of at a line without ranks: there is nothing to average."""
+_OF_CLIPS = frozenset({"GA401", "GA402", "GA501"})
+"""What nothing can be said of where no step is made: there is nothing that gradients were clipped for."""
 _OF_SCALERS = frozenset({"GA501"})
 """What nothing can be said of where no loss was scaled by a grad scaler."""
 _OF_WINDOWS = frozenset({"GA302"})
@@ -126,7 +130,9 @@ class Scenario:
         return unseen | {Claim(code) for code in (found if self.ends_passes else found - OF_REMAINDERS)}
 
     def silent_at(self, line: int) -> frozenset[str]:
-        """The codes of what it can say nothing of at a line."""
+        """The codes of what it can say nothing of at a line: where its windows are unknown, all but what it found."""
+        if self.is_unknown:
+            return _EVERY_CODE - {d.mistake.code for d in self.diagnoses if d.where.line == line}
         of_ranks = frozenset() if line in self.averaging_lines else _OF_RANKS
         of_windows = frozenset() if self.has_windows else _OF_WINDOWS
         of_means = frozenset() if line in self.mean_lines else _OF_MEANS
@@ -134,7 +140,8 @@ class Scenario:
         of_remainders = frozenset() if shows_remainders else OF_REMAINDERS
         of_scalers = frozenset() if self.scales else _OF_SCALERS
         of_scales = self.silent_of_scales(line)
-        return of_ranks | of_windows | of_means | of_remainders | of_scalers | of_scales
+        of_clips = frozenset() if any(isinstance(event, Step) for event in self.ledger.trace.events) else _OF_CLIPS
+        return of_ranks | of_windows | of_means | of_remainders | of_scalers | of_scales | of_clips
 
     def silent_of_scales(self, line: int) -> frozenset[str]:
         """Those of them that it has no scale of the losses for."""

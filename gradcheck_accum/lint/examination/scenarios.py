@@ -123,7 +123,7 @@ def _scenarios(
     thorough: bool,
 ) -> Explored:
     function = root.function
-    counts_itself = function is not None and _is_called_each_batch(reach, function, _owner_of(reach, root))
+    reported_alone = None if function is None else _reported_alone(reach, function, _owner_of(reach, root))
     knowledge = Knowledge()
     pending: list[tuple[int, int, dict[str, bool], object]] = [(0, 0, {}, None)]
     """Decisions to try, with how remote from the gradients they are, the nearest first, and what was done before."""
@@ -167,8 +167,8 @@ def _scenarios(
             ledger = fold(replace(trace_of(run.recorder), assumed_steps=names))
             readings = read_weights(ledger)
             reported = diagnose(ledger, readings)
-            if counts_itself:
-                reported = [diagnosis for diagnosis in reported if diagnosis.mistake.code in self_counting.REPORTED]
+            if reported_alone is not None:
+                reported = [diagnosis for diagnosis in reported if diagnosis.mistake.code in reported_alone]
             found.append(Scenario(run.decisions, ledger, tuple(reported), readings, run.wordings))
             agreement.hear(found[-1])
             lines = reach.gradient_lines(run.calls.visited, module if function is None else None)
@@ -193,7 +193,7 @@ def _scenarios(
             heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped, done))
     interrupted: list[tuple[Diagnosis, Ledger]] = []
     depends: set[tuple[str, int]] = set()
-    for place in sorted(places) if not counts_itself else ():
+    for place in sorted(places) if reported_alone is None else ():
         runs, took = _with_a_skip(found, place, partial(_complete_run, module, modules, reach, knowledge, root))
         interrupted += _interrupted(runs)
         depends |= _depends_on_skips(runs)
@@ -360,12 +360,19 @@ def _owner_of(reach: Reach, root: Root) -> syntax.ClassDef | None:
     return root.owner or next((cls for cls in reach.classes if root.function in cls.body), None)
 
 
-def _is_called_each_batch(reach: Reach, function: syntax.FunctionDef, owner: syntax.ClassDef | None) -> bool:
-    """Whether each call of a function is a micro-batch of a loop that nothing is known of, not even its framework."""
+def _reported_alone(reach: Reach, function: syntax.FunctionDef, owner: syntax.ClassDef | None) -> frozenset[str] | None:
+    """What a function shows by itself each call of which is a micro-batch of a loop that nothing is known of.
+
+    None for any other, and where its framework is known.
+    """
     of_a_framework = (owner is not None and is_training_step(reach, owner, function)) or is_process_function(
         reach, function
     )
-    return not of_a_framework and self_counting.is_called_each_batch(reach, function)
+    if of_a_framework:
+        return None
+    if self_counting.is_called_each_batch(reach, function):
+        return self_counting.REPORTED
+    return self_counting.REPORTED_OF_TURNS if self_counting.is_whole_turn(reach, function) else None
 
 
 def _enter(
@@ -400,7 +407,7 @@ def _enter(
     if is_process_function(reach, function):
         drive(run, v.Driver(v.Function(function, scope, instance)), [], {})
         return
-    if _is_called_each_batch(reach, function, owner):
+    if _reported_alone(reach, function, owner) is not None:
         self_counting.call_each_batch(run, instance, function, scope)
         return
     for _ in range(1 if function.name.startswith(_A_TEST) else 2):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gradcheck_accum.ledger.events import Backward, Event, Opaque, Step, Trace, ZeroGrad
+from gradcheck_accum.ledger.events import Backward, Cause, Event, Opaque, Reason, Step, Trace, ZeroGrad
 from gradcheck_accum.ledger.folding import fold
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.windows import Fate
@@ -199,20 +199,21 @@ def is_a_part(one: Recorded, everything: frozenset[str], owned: frozenset[str]) 
     return any(whole_of(source) != source or any(is_member(source, model) for model in owned) for source in others)
 
 
-def doubt(events: list[Event], stores: Stores) -> str:
+def doubt(events: list[Event], stores: Stores) -> Reason | None:
     """Why nothing of this record can be trusted, or nothing.
 
     A loop that does something unknown in one turn may do it in the others too; only what is unknown after the
-    last step leaves the windows before it as they are.
+    last step leaves the windows before it as they are. That the length of windows is unknown is the least of it.
     """
     filled = frozenset[str]().union(*(event.stores for event in events if isinstance(event, Backward)))
     if events and (not filled or any(owned and filled.isdisjoint(owned) for owned in stores.by_optimizer.values())):
         # Whoever makes the gradients, or those of one of the optimizers, is not in sight.
-        return "where the gradients of a step come from"
+        return Reason("where the gradients of a step come from")
     if any(not owned for owned in stores.by_optimizer.values()):
-        return "whose gradients an optimizer owns"
+        return Reason("whose gradients an optimizer owns")
     last = max((i for i, event in enumerate(events) if isinstance(event, Step)), default=-1)
-    return next((event.reason.words for event in events[:last] if isinstance(event, Opaque)), "")
+    reasons = [event.reason for event in events[:last] if isinstance(event, Opaque)]
+    return min(reasons, key=lambda reason: reason.cause is Cause.LENGTH, default=None)
 
 
 def stained(events: list[Event]) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gradcheck_accum.ledger.events import (
     AverageUpdate,
@@ -29,7 +30,7 @@ from gradcheck_accum.ledger.events import (
     product_of,
 )
 from gradcheck_accum.lint.examination.stores import Stores, doubt, is_a_part, stained
-from gradcheck_accum.lint.state.recorder import Recorded, Recorder
+from gradcheck_accum.lint.state.recorder import GAVE_A_LOSS, Recorded, Recorder
 from gradcheck_accum.lint.state.values import UNITS, Figure, Num, Optimizer, Part
 
 
@@ -37,12 +38,13 @@ def trace_of(record: Recorder) -> Trace:
     """The events of a loop."""
     stores = Stores.of(record.raw)
     everything = stores.everything
-    events = [event for one in record.raw for event in _events(record, one, stores, everything)]
+    done = _with_doubts(record.raw)
+    events = [event for one in done for event in _events(record, one, stores, everything)]
     reason, left = doubt(events, stores), stained(events)
     if left:
         events.insert(0, Opaque(where=record.raw[0].where, stores=left, reason=Reason("what another loss left there")))
     if reason:
-        events.insert(0, Opaque(where=record.raw[0].where, stores=everything, reason=Reason(reason)))
+        events.insert(0, Opaque(where=record.raw[0].where, stores=everything, reason=reason))
     return Trace(
         tuple(events),
         assumed_length=record.assumed_length,
@@ -50,6 +52,13 @@ def trace_of(record: Recorder) -> Trace:
         assumed_units=float(record.assumed_units),
         counts=tuple(Count(where, value) for where, value in record.counts.items()),
     )
+
+
+def _with_doubts(raw: list[Recorded]) -> list[Recorded]:
+    """What was done; where nothing in sight clears gradients, whatever gave the losses may have cleared them."""
+    if any(one.kind == "zero" for one in raw):
+        return raw
+    return [replace(one, kind="opaque") if one.kind == GAVE_A_LOSS else one for one in raw]
 
 
 def _events(record: Recorder, one: Recorded, stores: Stores, everything: frozenset[str]) -> Sequence[Event]:
@@ -168,5 +177,5 @@ def _event(one: Recorded, stores: frozenset[str]) -> Event | None:
         case "held":
             return GraphsHeld(where=where, read=True, **details)
         case "opaque":
-            return Opaque(where=where, stores=stores, reason=Reason(details["reason"]))
+            return Opaque(where=where, stores=stores, reason=details["reason"])
     return None

@@ -15,9 +15,10 @@ from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.facts import adds_one
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
+from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
-from gradcheck_accum.lint.syntax import Operator, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, text_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.program.facts import Function
     from gradcheck_accum.lint.program.reach import Reach
 
-REPORTED = frozenset({"GA201", "GA202", "GA401", "GA402"})
+REPORTED = frozenset({"GA201", "GA202", "GA401", "GA402", "GA501"})
 """The codes that need nothing but the function: clearings and clips between the backwards of one window."""
+REPORTED_OF_TURNS = frozenset({"GA401", "GA501"})
+"""Those that need not even the count: what is clipped is what the function has just added to, or scaled."""
 
 
 def counters(reach: Reach, function: Function) -> set[str]:
-    """The attributes that a method adds 1 to and takes modulo something to step: none if it trains in a loop."""
+    """The attributes that a method adds 1 to, and takes modulo something, or sets back where they come to it, to step.
+
+    None if it trains in a loop.
+    """
     nodes = walk(function)
     if _trains_in_a_loop(reach, nodes):
         return set()
@@ -39,11 +45,10 @@ def counters(reach: Reach, function: Function) -> set[str]:
         for n in nodes
         if adds_one(n) and isinstance(n.target, syntax.Attribute) and text_of(n.target.value) == "self"
     }
+    lefts = [part.left for part in _taken_modulo(nodes, reach.steps)]
+    lefts += [part.left for part in _compared(reach, nodes)]
     tested = {
-        n.attr
-        for part in _taken_modulo(nodes, reach.steps)
-        for n in walk(part.left)
-        if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
+        n.attr for left in lefts for n in walk(left) if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
     return counted & tested
 
@@ -68,6 +73,27 @@ def is_called_each_batch(reach: Reach, function: Function) -> bool:
     return bool(counters(reach, function)) or given_count(reach, function) is not None
 
 
+def is_whole_turn(reach: Reach, function: Function) -> bool:
+    """Whether a function without a loop makes gradients, clips them and steps: the whole turn of somebody's loop."""
+    # What it defines inside, somebody else may call: a driver, as often as there are batches.
+    own = [statement for statement in function.body if not isinstance(statement, syntax.FunctionDef)]
+    if not (reach.backward_in(own) and any(map(reach.clips, own)) and reach.steps(own)):
+        return False
+    return not any(_trains_in_a_loop(reach, walk(one)) for one in (function, *reach.callees((function,), None)))
+
+
+def _given_gate(reach: Reach, function: Function) -> tuple[str, syntax.Expression] | None:
+    """The parameter that a function steps for, and where it asks for it, if the backward does not depend on it."""
+    parameters = {parameter.arg for parameter in _parameters(function)}
+    for branch in walk(function):
+        if not (isinstance(branch, syntax.If) and isinstance(branch.test, syntax.Name)):
+            continue
+        steps = reach.steps(branch.body) and not reach.steps(branch.orelse)
+        if steps and branch.test.id in parameters and not reach.backward_in(branch.body):
+            return branch.test.id, branch.test
+    return None
+
+
 def _trains_in_a_loop(reach: Reach, nodes: list[syntax.Node]) -> bool:
     return any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes)
 
@@ -83,6 +109,22 @@ def _taken_modulo(
         for part in walk(branch.test)
         if isinstance(part, syntax.BinOp) and part.op is Operator.MOD
     ]
+
+
+def _compared(reach: Reach, nodes: Iterable[syntax.Node]) -> list[syntax.Compare]:
+    """What is compared with a number that it comes to where a step is made, and is set back there."""
+    return [
+        part
+        for branch in nodes
+        if isinstance(branch, syntax.If) and reach.steps(branch.body) and not reach.backward_in(branch.body)
+        for part in walk(branch.test)
+        if isinstance(part, syntax.Compare) and part.ops in ((Comparison.EQ,), (Comparison.GTE,))
+        if any(text_of(part.left) in map(text_of, _targets(own)) for own in branch.body)
+    ]
+
+
+def _targets(node: syntax.Statement) -> tuple[syntax.Expression, ...]:
+    return tuple(node.targets) if isinstance(node, syntax.Assign) else ()
 
 
 def _names_in(node: syntax.Node) -> set[str]:
@@ -148,6 +190,7 @@ def call_each_batch(run: State, owner: v.Instance | None, function: Function, sc
         unknown = (n for n in counters(run.reach, function) if not isinstance(owner.attributes.get(n), Num))
         owner.attributes.update(dict.fromkeys(unknown, Num(0)))
     counted = given_count(run.reach, function)
+    gate = None if is_called_each_batch(run.reach, function) else _given_gate(run.reach, function)
     run.recorder.epoch = None
     run.loops.depth += 1
     try:
@@ -158,6 +201,10 @@ def call_each_batch(run: State, owner: v.Instance | None, function: Function, sc
                 count, test = counted
                 # Its first window is as long as the others (`begin`).
                 given[count] = Num(turn + isinstance(test.left, syntax.Name))
+            if gate is not None:
+                # A step that the caller decides on comes when it says so.
+                run.recorder.doubt_length(gate[1])
+                given[gate[0]] = turn % ASSUMED_STEPS == ASSUMED_STEPS - 1
             call_function(run, v.Function(function, scope, owner), [], given)
     finally:
         run.loops.depth -= 1

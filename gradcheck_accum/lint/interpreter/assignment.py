@@ -65,6 +65,20 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
                 _assign_to_unknown(run, target, holder, key, value)
 
 
+def assign_in_place(run: State, target: syntax.Expression, before: Tensor, after: Tensor, scope: v.Scope) -> None:
+    """Bind a target to what its tensor has been changed to; a parameter's is also that of whoever passed it."""
+    assign(run, target, after, scope)
+    for function, caller in zip(reversed(run.calls.stack), reversed(run.calls.frames[:-1]), strict=False):
+        call = run.calls.by.get(function)
+        given = (*call.args, *(keyword.value for keyword in call.keywords)) if call is not None else ()
+        holders = [one for one in given if isinstance(one, (syntax.Name, syntax.Attribute))]
+        passed = [one for one in holders if run.evaluate(one, caller) is before]
+        for holder in passed:
+            assign(run, holder, after, caller)
+        if not passed:
+            return
+
+
 def _is_scaled(value: Any) -> bool:
     """Whether a value is a loss that was multiplied or divided by something."""
     return isinstance(value, Tensor) and any(part.factors for part in value.parts)

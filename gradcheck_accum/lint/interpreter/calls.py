@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gradcheck_accum.ledger.events import Factor, Reduction
+from gradcheck_accum.ledger.events import Factor, Purpose, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.frameworks.accelerate import as_framework, framework_method, new_framework
 from gradcheck_accum.lint.frameworks.deepspeed import as_engine, engine_method, initialized
 from gradcheck_accum.lint.frameworks.ignite import drive, new_driver
 from gradcheck_accum.lint.interpreter.argument_parsers import Parser, new_parser, parser_method
-from gradcheck_accum.lint.interpreter.assignment import assign
+from gradcheck_accum.lint.interpreter.assignment import assign_in_place
 from gradcheck_accum.lint.interpreter.library import BUILTINS, LIBRARY
 from gradcheck_accum.lint.interpreter.objects import (
     attribute,
@@ -97,13 +97,13 @@ def call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
         if method is not None and not _defines(base, node.func.attr):
             handled = method(run, node, base, args, kwargs)
             if handled is not NotImplemented:
-                _keep_in_place_result(run, node, handled, scope)
+                _keep_in_place_result(run, node, base, handled, scope)
                 return handled
         handled = method_of_value(run, node, base, args, kwargs)
         if handled is not NotImplemented:
             if isinstance(handled, v.Chunks) and isinstance(args[0], Num) and args[0].value == handled.count:
                 run.note_count(node.args[0], args[0])
-            _keep_in_place_result(run, node, handled, scope)
+            _keep_in_place_result(run, node, base, handled, scope)
             return handled
         callee = run.resolve(attribute(run, base, node.func.attr))
     else:
@@ -141,11 +141,11 @@ def _defines(base: Any, name: str) -> bool:
     return isinstance(base, v.Instance) and name in base.cls.methods
 
 
-def _keep_in_place_result(run: State, node: syntax.Call, result: Any, scope: v.Scope) -> None:
+def _keep_in_place_result(run: State, node: syntax.Call, before: Any, result: Any, scope: v.Scope) -> None:
     """``loss.div_(K)`` changes the tensor that the name is bound to."""
     func = node.func
     if isinstance(func, syntax.Attribute) and func.attr in _SCALES_IN_PLACE and isinstance(result, Tensor):
-        assign(run, func.value, result, scope)
+        assign_in_place(run, func.value, before, result, scope)
 
 
 def _measures(callee: v.Reference | Symbol, args: list[Any]) -> bool:
@@ -419,8 +419,20 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     makes_optimizer = looks_like_optimizer(tail) and not names.SETTINGS.fits(tail)
     if makes_optimizer and not (run.in_training and has_optimizer and tail[:1].islower()):
         return with_own_schedule(run, new_optimizer(run, node, given), kwargs)
-    if run.in_training and ((acts and (has_optimizer or inherited)) or names.CHANGES_GRADIENTS.fits(tail)):
+    changes = bool(names.CHANGES_GRADIENTS.fits(tail))
+    if run.in_training and ((acts and (has_optimizer or inherited)) or changes):
         run.recorder.opaque(node, f"a call of {tail}, which is defined elsewhere")
+        acted = run.recorder.raw[-1]
+        result = _unseen(run, node, name, args, kwargs)
+        if isinstance(result, Tensor) and not (has_optimizer or changes):
+            run.recorder.gave(acted, result)
+        return result
+    return _unseen(run, node, name, args, kwargs)
+
+
+def _unseen(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What a call gives of something that this file does not define."""
+    given, tail, inherited = all_arguments(args, kwargs), name.rpartition(".")[2], is_inherited(run, name)
     if _draws_a_batch(run, tail or call_name(node), given):
         run.draw()
         return v.Data()
@@ -433,7 +445,8 @@ def _unresolved(run: State, node: syntax.Call, name: str, args: list[Any], kwarg
     )
     if any(computes):
         computed = computation(run, node, args, kwargs, root_of(name) | _wrapped_models(run, given))
-        return computed.scaled(Factor(None)) if inherited else computed
+        # Its definition may divide its loss, for accumulation too, unless the loop does that itself.
+        return computed.scaled(Factor(None, purpose=Purpose.OBJECTIVE)) if inherited else computed
     if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
         return given[0]
     whole = any(map(v.is_multiple_of_steps, given))

@@ -17,6 +17,7 @@ from gradcheck_accum.lint.control_flow.conditions import (
     prefer_ranks,
     truth_of,
     values_named_in,
+    waits,
 )
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.calls import call
@@ -118,13 +119,13 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value is a setting, or computed from settings, wherever it is read."""
+    """Whether a value is a setting, the size of a data set, or computed from such, wherever it is read."""
     if isinstance(value, v.Computed):
         return _is_fixed(value.left) and _is_fixed(value.right)
     if isinstance(value, Num):
         return not value.tags
     of_a_result = type(value) is Symbol and value.name.rpartition(")")[2].startswith(".")
-    return of_a_result or v.is_setting(value)
+    return of_a_result or v.is_setting(value) or isinstance(value, v.Samples)
 
 
 def _with_settings_bound(run: State, node: syntax.Expression, value: Any, scope: v.Scope) -> Any:
@@ -163,8 +164,10 @@ def _boolean(run: State, node: syntax.BoolOp, scope: v.Scope) -> Any:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
         if truth is None:
-            doubt_boundary(run, operand, scope)
+            is_doubted = doubt_boundary(run, operand, scope)
             truth = decide(run, operand, last, run.condition_changes_gradients())
+            if is_doubted and truth is not run.question.steps_otherwise and waits(run, operand):
+                truth = not truth
         if truth is wants:
             return last if truth_of(run, last) is not None or is_named(last) else truth
         unknown = unknown or truth is None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import Listed
+from gradcheck_accum.ledger.stated_names import names_size
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import ask
 from gradcheck_accum.lint.program.facts import adds_one, last_part
@@ -453,16 +454,26 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
 def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) -> bool:
     """Whether a loop takes a batch from an iterator in each of as many turns as a loader has batches, and steps.
 
-    What the source calls the number of a pass's micro-batches (``iters_per_epoch``) is that, if it shows nothing else.
+    What the source calls the number of a pass's micro-batches (``iters_per_epoch``) is that, if it shows nothing else,
+    and so is the number of a data set's samples, divided by the size of a batch.
     """
     last = bounds[-1] if bounds else None
     is_length = isinstance(last, Num) and v.LENGTH in last.tags and v.DERIVED not in last.tags
+    is_length = is_length or (len(bounds) == 1 and _divides_samples(last))
     name = last.name.rpartition(".")[2] if isinstance(last, Symbol) and v.is_setting(last) else ""
     is_called_so = len(bounds) == 1 and bool(MICRO_BATCHES.fits(name))
     if run.loops.passes or not (is_length or is_called_so):
         return False
     takes = run.reach.takes_next(loop.body) or (is_called_so and _asks_for_a_batch(loop))
     return takes and run.reach.steps(loop.body) and inner_training_loop(run, loop.body) is None
+
+
+def _divides_samples(value: Any) -> bool:
+    """Whether a value is how many samples a data set has, divided by what is called the size of a batch."""
+    if not (isinstance(value, v.Computed) and value.op is Operator.FLOORDIV and isinstance(value.left, v.Samples)):
+        return False
+    size = value.right
+    return isinstance(size, Symbol) and names_size({size.name.rpartition(".")[2]})
 
 
 def _asks_for_a_batch(loop: syntax.For) -> bool:

@@ -96,7 +96,7 @@ def make_class(run: State, node: syntax.ClassDef, scope: v.Scope) -> v.Class:
     }
     bases = [run.evaluate(base, scope) for base in node.bases]
     names = [text_of(base) for base in node.bases]
-    is_model = "forward" in methods or any(name.endswith("Module") and "Lightning" not in name for name in names)
+    is_model = any(name.endswith("Module") and "Lightning" not in name for name in names)
     origins: dict[str, v.Scope] = {}
     for base in bases:
         if isinstance(base, v.Class):
@@ -112,6 +112,8 @@ def make_class(run: State, node: syntax.ClassDef, scope: v.Scope) -> v.Class:
         (isinstance(base, v.Class) and base.complete) or name.rpartition(".")[2] in harmless
         for base, name in zip(bases, names, strict=True)
     )
+    # What derives from nothing is no network, whatever its methods are called: its `forward` is one like others.
+    is_model = is_model or ("forward" in methods and not complete)
     return v.Class(node, scope, methods, complete, is_model, origins)
 
 

@@ -23,7 +23,7 @@ from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
 from gradcheck_accum.lint.frameworks.accelerate import accumulate
-from gradcheck_accum.lint.interpreter.assignment import assign
+from gradcheck_accum.lint.interpreter.assignment import assign, assign_in_place
 from gradcheck_accum.lint.interpreter.iteration import (
     inner_training_loop,
     is_cut,
@@ -132,6 +132,9 @@ def _augmented(run: State, node: syntax.AugAssign, scope: v.Scope) -> None:
             # `outputs.loss /= K`: the output that holds the loss is what the name is bound to.
             assign(run, target.value, result, scope)
             return
+    if isinstance(current, Tensor) and isinstance(result, Tensor) and node.op in (Operator.DIV, Operator.MULT):
+        assign_in_place(run, target, current, result, scope)
+        return
     assign(run, target, result, scope)
     self_counting.carry(run, target, result)
 
@@ -223,6 +226,9 @@ def _sorts(run: State, node: syntax.If, scope: v.Scope) -> bool:
     mentioned = {n.id for n in walk(node.test) if isinstance(n, syntax.Name)}
     if not isinstance(parameters, v.Parameters) or mentioned.isdisjoint(names):
         return False
+    leaves = (branch[-1] for branch in (node.body, node.orelse) if branch)
+    if any(isinstance(last, (syntax.Return, syntax.Raise, syntax.Break)) for last in leaves):
+        return False  # it asks for a parameter that has something (a gradient that is not finite), and chooses none
     if settled(run, node.test, scope) is not None:
         return False
     test = text_of(node.test)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradcheck_accum.ledger.events import (
+    Cause,
     Factor,
     Operation,
     Purpose,
+    Reason,
     Reduction,
     Term,
     WindowBound,
@@ -24,7 +26,9 @@ from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Sche
 
 _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
-_LEAVES_GRADIENTS = frozenset({"backward", "show", "held"})
+GAVE_A_LOSS = "gave a loss"
+"""What a call elsewhere is that might have trained, but gave a loss that the loop itself calls ``backward`` on."""
+_LEAVES_GRADIENTS = frozenset({"backward", "show", "held", GAVE_A_LOSS})
 """What is recorded that takes nothing from gradients, and changes none."""
 
 
@@ -98,7 +102,9 @@ class Recorder:
     _ran: int = -1
     """The micro-batch that was drawn last when a backward last ran."""
     _steps: int = 0
-    _opaque: bool = False
+    _opaque: int = 0
+    _may_have_trained: dict[Hashable, Recorded] = field(default_factory=dict)
+    """The calls elsewhere that may have trained, by the flow of what they gave."""
     _differentiated: bool = False
 
     def __post_init__(self) -> None:
@@ -138,7 +144,7 @@ class Recorder:
     @property
     def lost_track(self) -> bool:
         """Whether anything happened that could not be followed."""
-        return self._opaque
+        return self._opaque > 0
 
     def draw(self) -> None:
         """A new micro-batch of data begins."""
@@ -183,6 +189,7 @@ class Recorder:
         same place again.
         """
         where = self.locate(node)
+        self._note_graphs(tensor)
         micro_batch = self._micro_batch_of_models()
         batches = {part.micro_batch for part in tensor.parts if part.micro_batch >= 0}
         place = ((where.line, where.column), *called_from)
@@ -332,10 +339,29 @@ class Recorder:
         """The graphs of ``count`` micro-batches are still held by what stands at ``where``."""
         self.raw.append(Recorded("held", where, None, {"count": count}))
 
-    def opaque(self, node: syntax.Node, reason: str) -> None:
+    def opaque(self, node: syntax.Node, reason: str, cause: Cause = Cause.OTHER) -> None:
         """Something happened that could not be followed."""
-        self._opaque = True
-        self.raw.append(Recorded("opaque", self.locate(node), None, {"reason": reason}))
+        self._opaque += 1
+        self.raw.append(Recorded("opaque", self.locate(node), None, {"reason": Reason(reason, cause)}))
+
+    def doubt_length(self, node: syntax.Node) -> None:
+        """How many micro-batches a window has is not known: a condition decides on that which differs in its turns."""
+        self.opaque(node, "how many micro-batches a window has", Cause.LENGTH)
+
+    def gave(self, acted: Recorded, result: Tensor) -> None:
+        """What a call that may have trained has given: if its graph is still there, the call has made no backward."""
+        self._may_have_trained.update({part.flow: acted for part in result.parts})
+
+    def _note_graphs(self, tensor: Tensor) -> None:
+        """What ``backward`` is called on has its graph: who gave it has not used it."""
+        for part in tensor.parts if self._may_have_trained else ():
+            flow = part.flow
+            while flow not in self._may_have_trained and isinstance(flow, tuple):
+                flow = flow[0]
+            acted = self._may_have_trained.pop(flow, None)
+            if acted is not None and acted.kind == "opaque":
+                self._opaque -= 1
+                acted.kind = GAVE_A_LOSS
 
     def only_shows_since(self, count: int) -> bool:
         """Whether all that was recorded after the first ``count`` things is numbers that were displayed."""

@@ -146,6 +146,8 @@ class Question:
     """Whether the one that was evaluated last was open, so that the scenario had to answer it."""
     branches: list[syntax.If] = field(default_factory=list)
     """The statements of which a branch is being carried out, innermost last."""
+    doubted: dict[syntax.Expression, int] = field(default_factory=dict)
+    """The conditions that windows of unknown length end with, and how often each was asked."""
     open_around: list[tuple[syntax.Expression, v.Scope]] = field(default_factory=list)
     """The open conditions of the branches of the training loop that are under way, innermost last."""
 
