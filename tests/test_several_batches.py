@@ -219,7 +219,7 @@ import torch
 torch.manual_seed(2)
 model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-WEIGHT = 0.25
+WEIGHT, HELD = 0.25, 4
 parts = [(torch.randn(7, 5), torch.randn(7, 2)) for _ in range(12)]
 while parts:
     group, parts = parts[:4], parts[4:]
@@ -237,6 +237,7 @@ while parts:
         ("loss * WEIGHT", Verdict.EQUIVALENT),
         ("loss / len(group)", Verdict.INCONCLUSIVE),
         ("loss.div(len(group))", Verdict.INCONCLUSIVE),
+        ("loss / HELD", Verdict.INCONCLUSIVE),
     ],
 )
 def test_a_mean_of_losses_that_is_divided_by_their_number_again(scaled: str, verdict: Verdict, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from torch import nn
 from gradcheck_accum.engine.calls_apart import turns
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.program import Program
-from gradcheck_accum.ledger.events import Reduction, Term, product_of
+from gradcheck_accum.ledger.events import Factor, Operation, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import is_length, is_total
+from gradcheck_accum.ledger.stated_names import is_length, is_total, is_written_out
 
 
 def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[], Program | None]) -> bool:
@@ -74,16 +74,22 @@ def _are_alike(reading: LossReading, kind: str) -> bool:
 def _is_mean(reading: LossReading, kind: str, number: int, total: float) -> bool:
     """Whether the terms of a kind add up to 1, or are divided by their number, whatever else they are multiplied by.
 
-    If they are divided by it twice, and once by the length of a list, one of the two is too many. What was summed over
-    a list divides a sum.
+    If they are divided by it twice, and once by the length of a list or by a number with a name, one of the two may be
+    too many. What was summed over a list divides a sum.
     """
     same = Same()
     if all(any(is_total(o) for f in t.factors for o in f.origins) for t in reading.terms if t.kind == kind):
         return True
     every = [[f for f in t.factors if f.value and same(f.value * number, 1.0)] for t in reading.terms if t.kind == kind]
-    if all(len(by) > 1 and any(is_length(origin) for f in by for origin in f.origins) for by in every):
+    if all(len(by) > 1 and any(map(_may_be_their_number, by)) for by in every):
         return False
     return same(total, 1.0) or any(every)
+
+
+def _may_be_their_number(factor: Factor) -> bool:
+    """Whether a factor divides by the length of a list, or by a number with a name."""
+    named = factor.operation is Operation.DIVIDE and factor.origins and not is_written_out(factor.origins)
+    return bool(named) or any(map(is_length, factor.origins))
 
 
 def _parts(nodes: Iterable[Any]) -> int:
