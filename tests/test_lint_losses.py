@@ -379,3 +379,28 @@ def train(model, loader, optimizer):
 )
 def test_a_tensor_has_the_methods_of_tensors(added: str, expected: list[str]) -> None:
     assert codes_in(RUNNING.format(added=added)) == expected
+
+
+DIVERGENCE = """\
+import torch.nn.functional as F
+
+def train(model, teacher, loader, optimizer, K):
+    rows = 0
+    for i, x in enumerate(loader):
+        F.kl_div(model(x).log_softmax(-1), teacher(x).softmax(-1), reduction={reduction!r}).backward()
+        rows += len(x)
+        if (i + 1) % K == 0:
+            for p in model.parameters():
+                p.grad.div_(rows)
+            optimizer.step()
+            optimizer.zero_grad()
+            rows = 0
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("sum", []), ("batchmean", ["GA102"])])
+def test_a_divergence_is_reduced_as_it_is_asked_for(reduction: str, expected: list[str]) -> None:
+    """A window's sum over its rows is their mean; a mean of each batch is divided by its rows already."""
+    found = codes_in(DIVERGENCE.format(reduction=reduction))
+    assert [code for code in found if code != "GA301"] == expected

@@ -331,7 +331,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
             shape=whole if len(whole) == len(shape) else (),
         )
     if path.startswith("torch.nn.functional.") and (
-        tail.endswith("loss") or tail.startswith(("cross_", "binary_cross"))
+        tail.endswith("loss") or tail.startswith(("cross_", "binary_cross", "kl_div"))
     ):
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
     if path.startswith("torch.nn.") and tail[:1].isupper():
