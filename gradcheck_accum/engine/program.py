@@ -144,9 +144,11 @@ class Program:
 
     def same_shape(self, other: Program) -> bool:
         """Whether two programs make the same calls."""
-        return len(self.leaves) == len(other.leaves) and [_name(s[0]) for s in self.steps] == [
-            _name(s[0]) for s in other.steps
-        ]
+        return len(self.leaves) == len(other.leaves) and self.calls() == other.calls()
+
+    def calls(self) -> tuple[object, ...]:
+        """What is called, in order."""
+        return tuple(_name(function) for function, *_ in self.steps)
 
     def run(
         self, leaves: list[torch.Tensor], around: Callable[[int], AbstractContextManager[None]] | None = None

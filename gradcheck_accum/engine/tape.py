@@ -426,14 +426,18 @@ class Tape(TorchFunctionMode):
 
         A backward without a new model call belongs to the previous forward pass, and so may the next one.
         """
-        *before, last = self.segments
-        goes_on = not _calls_a_model(last) and any(map(_calls_a_model, before))
-        if goes_on and self._of_the_same_forward < _MOST_OF_ONE_FORWARD:
+        if self.goes_on and self._of_the_same_forward < _MOST_OF_ONE_FORWARD:
             self._of_the_same_forward += 1
             return
         # Recordings before these backwards are that much older; the last segment holds the forward pass of this one.
         kept = max(KEPT_SEGMENTS - self._of_the_same_forward, 2)
         self._close_segment(kept)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether no model was called since the last backward, but one before: all was computed before it."""
+        *before, last = self.segments
+        return not _calls_a_model(last) and any(map(_calls_a_model, before))
 
     def _close_segment(self, kept: int = KEPT_SEGMENTS) -> None:
         self.segments.append([])

@@ -46,6 +46,8 @@ class BatchCounter:
         self._cut_off: frozenset[str] = frozenset()
         self._chain: CallChain = ()
         """Where the last backward was called."""
+        self._ways: dict[tuple[str, int], list[tuple[object, ...]]] = {}
+        """How the losses of each line over this batch were computed: what was called, in order."""
         self._draws: Counter[int] = Counter()
         """How many batches each loader gave since the last backward."""
         self._given: Counter[int] = Counter()
@@ -74,8 +76,23 @@ class BatchCounter:
         """How many batches the current pass has loaded so far, None where passes are not distinguished."""
         return None if self.current_pass is None else self._given[self.current_pass]
 
+    def losses_before(self, where: Location, program: Program | None, *, goes_on: bool) -> int:
+        """How many other losses of the batch had a backward at this line before this one; 0 if it is over other data.
+
+        Losses that were all computed before the first of their backwards (it ``goes_on`` with these), each in another
+        way, are terms of one objective: micro-batches are turns of one computation, and one at a time has its graph.
+        """
+        ways = self._ways.get(where.place, [])
+        is_another = goes_on and not self._draws and program is not None and program.calls() not in ways
+        return len(ways) if is_another else 0
+
     def backward(
-        self, where: Location, program: Program | None, chain: CallChain, cut_off: frozenset[str] = frozenset()
+        self,
+        where: Location,
+        program: Program | None,
+        chain: CallChain,
+        cut_off: frozenset[str] = frozenset(),
+        losses_before: int = 0,
     ) -> int:
         """A backward has run: the number of its micro-batch.
 
@@ -94,14 +111,16 @@ class BatchCounter:
             new = line in self._lines or (bool(data) and bool(self._data) and not data & self._data)
             if new and line not in self._lines and self._is_of_other_source(sources, cut_off):
                 new = not in_one_turn(self._chain, user_frames(MOST_FRAMES))
-        if new or self.number < 0:
+        if (new and not losses_before) or self.number < 0:
             self.number += 1
-            self._lines, self._data, self._sources = set(), set(), set()
+            self._lines, self._data, self._sources, self._ways = set(), set(), set(), {}
         self._draws.clear()
         self._backwards += 1
         self._lines.add(line)
         self._data |= data
         self._sources |= sources
+        if program is not None:
+            self._ways.setdefault(line, []).append(program.calls())
         self._cut_off, self._chain = cut_off, chain
         return self.number
 

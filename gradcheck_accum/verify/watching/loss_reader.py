@@ -46,6 +46,14 @@ class BackwardLosses:
     unknown: str = ""
     presumed: Presumed | None = None
 
+    def numbered(self, before: int) -> BackwardLosses:
+        """The same, of the loss that comes after ``before`` others of its batch: its terms have names of their own."""
+        terms = tuple(
+            replace(term, name=term.name.replace(term.kind, f"{term.kind} of loss {before + 1}", 1))
+            for term in self.reading.terms
+        )
+        return replace(self, reading=replace(self.reading, terms=terms))
+
 
 class LossReader:
     """Reads losses right before their backward; ``precision`` is the largest unit roundoff of a loss so far.

@@ -1,0 +1,89 @@
+"""Several losses of one step, computed first and then given to backward at one line, each on data of its own.
+
+Weights by hand: where the losses of m turns are each divided by d, a turn has m / d of its weight in the large batch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
+
+EQUATION = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+TURNS = {turns}
+SIZES = {sizes}
+model = nn.Sequential(nn.Linear(2, 7), nn.Tanh(), nn.Linear(7, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+def slope(out, of):
+    return torch.autograd.grad(out.sum(), of, create_graph=True)[0]
+def losses(inside, start, edge):
+    x = torch.rand(inside, 2).requires_grad_(True)
+    residual = (slope(model(x), x).sum(1) - 0.3).square().mean()
+    x0 = torch.rand(start, 2)
+    begins = (model(x0) - x0[:, :1].sin()).square().mean()
+    ends = model(torch.rand(edge, 2)).square().mean()
+    return {{"equation": (residual, 1.0), "start": (begins, 6.5), "edge": (ends, 2.3)}}
+for step in range(3):
+    optimizer.zero_grad()
+    for turn in range(TURNS):
+        for value, weight in losses(*SIZES[turn]).values():
+            (weight * value{scale}).backward()
+    optimizer.step()
+"""
+EQUAL = "[(25, 14, 9)] * TURNS"
+
+
+def watched(folder: Path, *, turns: int, scale: str = "", sizes: str = EQUAL) -> VerifyResult:
+    return watch_source(EQUATION.format(turns=turns, scale=scale, sizes=sizes), folder)
+
+
+def test_losses_of_one_step_are_terms_of_its_objective(tmp_path: Path) -> None:
+    result = watched(tmp_path, turns=1)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+    assert {window.micro_batches for window in result.windows} == {1}
+
+
+@pytest.mark.parametrize(
+    ("scale", "sizes", "codes"),
+    [
+        (" / TURNS", EQUAL, []),
+        ("", EQUAL, ["GA101"]),
+        (" / TURNS / TURNS", EQUAL, ["GA102"]),
+        (" / TURNS", "[(25, 14, 9), (20, 14, 9), (25, 11, 5)]", ["GA104"]),
+    ],
+)
+def test_their_turns_are_micro_batches(scale: str, sizes: str, codes: list[str], tmp_path: Path) -> None:
+    result = watched(tmp_path, turns=3, scale=scale, sizes=sizes)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+    assert {window.micro_batches for window in result.windows} == {3}
+
+
+PARTS = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+PARTS = 3
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    x, y = torch.randn(12, 4), torch.randn(12, 2)
+    losses = [nn.functional.mse_loss(model(a), b) for a, b in zip(x.chunk(PARTS), y.chunk(PARTS))]
+    optimizer.zero_grad()
+    for loss in losses:
+        (loss{scale}).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("scale", "codes"), [("", ["GA101"]), (" / PARTS", [])])
+def test_losses_that_are_computed_alike_are_micro_batches(scale: str, codes: list[str], tmp_path: Path) -> None:
+    result = watch_source(PARTS.format(scale=scale), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+    assert {window.micro_batches for window in result.windows} == {3}
