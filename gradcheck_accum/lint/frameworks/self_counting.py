@@ -77,7 +77,7 @@ def is_whole_turn(reach: Reach, function: Function) -> bool:
     """Whether a function without a loop makes gradients, clips them and steps: the whole turn of somebody's loop."""
     # What it defines inside, somebody else may call: a driver, as often as there are batches.
     own = [statement for statement in function.body if not isinstance(statement, syntax.FunctionDef)]
-    if not (reach.backward_in(own) and any(map(reach.clips, own)) and reach.steps(own)):
+    if not (reach.backward_in(own) and any(map(reach.clips_itself, own)) and reach.steps(own)):
         return False
     return not any(_trains_in_a_loop(reach, walk(one)) for one in (function, *reach.callees((function,), None)))
 

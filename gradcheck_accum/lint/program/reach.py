@@ -244,13 +244,9 @@ class Reach:
     def _to_touching(self) -> frozenset[str]:
         return _closure(_either(TOUCH_GRADIENTS), self._callers())
 
-    def clips(self, node: syntax.Node) -> bool:
-        """Whether a node clips gradients, itself or through these modules' functions."""
-        return self._any(self._to_clips, node)
-
-    @cached_property
-    def _to_clips(self) -> frozenset[str]:
-        return _closure(_either(CLIPS), self._callers())
+    def clips_itself(self, node: syntax.Node) -> bool:
+        """Whether a node clips gradients, in its own text."""
+        return self._any(_either(CLIPS), node)
 
     def hands_on_a_clip(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements names what clips gradients without calling it: ``partial(clip_grad_norm_)``."""
