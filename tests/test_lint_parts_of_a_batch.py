@@ -81,3 +81,30 @@ def train(model, loader, optimizer, criterion, K):
     print(total / parts)
 """
     assert codes_in(loop) == []
+
+
+VIEWS = """\
+import torch
+import torch.nn.functional as F
+
+VIEWS, ROWS = 3, {rows}
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+data, targets = torch.randn(30, 4), torch.randn(30, 1)
+
+def changed(x, masks):
+    return [x * mask for mask in masks]
+
+for start in range(0, len(data), ROWS):
+    x, y = data[start:start + ROWS], targets[start:start + ROWS]
+    optimizer.zero_grad()
+    for view in changed(x, torch.randn(VIEWS, ROWS, 4)):
+        (F.mse_loss(model(view), y){scale}).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+@pytest.mark.parametrize(("scale", "expected"), [(" / VIEWS", []), ("", ["GA101"]), (" / VIEWS / VIEWS", ["GA102"])])
+def test_a_stride_over_rows_counts_no_micro_batches(rows: int, scale: str, expected: list[str]) -> None:
+    assert codes_in(VIEWS.format(rows=rows, scale=scale)) == expected

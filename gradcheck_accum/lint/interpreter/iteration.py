@@ -395,7 +395,9 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         holds_it = is_window and run.reach.backward_in(loop.body)
         if trains and holds_it and len(bounds) == 1 and isinstance(bounds[0], Num):
             run.knowledge.note_window(bounds[0])
-        if trains and not is_window and len(bounds) == 3 and isinstance(bounds[2], Num):
+        # A stride over the rows of a tensor counts these, and not the micro-batches that are made of them.
+        is_of_rows = len(bounds) == 3 and v.UNITS in bounds[1].tags
+        if trains and not is_window and len(bounds) == 3 and isinstance(bounds[2], Num) and not is_of_rows:
             _note_stride(run, bounds[2], loop)
         if trains and not is_window and not _counts_windows(bounds) and len(counted) > _FEW:
             length = run.knowledge.unbounded_length()
