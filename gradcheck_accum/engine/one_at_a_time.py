@@ -37,7 +37,8 @@ def dimensions_of(module: nn.Module, args: Any) -> int | None:
     """How many dimensions the input of a linear layer has; None for any other module."""
     if not isinstance(module, nn.Linear) or not args or not isinstance(args[0], torch.Tensor):
         return None
-    return args[0].dim()
+    with torch._C.DisableTorchFunction():
+        return args[0].dim()
 
 
 def takes_vectors(given: Iterable[torch.Tensor], dimensions: Collection[int]) -> bool:

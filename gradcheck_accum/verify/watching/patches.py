@@ -167,8 +167,8 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
-        tensors, grad_tensors = _gone_through_again(tensors), _gone_through_again(grad_tensors)
         if not observer.run.attention.asleep:
+            tensors, grad_tensors = _gone_through_again(tensors), _gone_through_again(grad_tensors)
             observer.notice_threads()
         observer.tell(observer.backwards.before, tensors, grad_tensors)
         failed = True
@@ -183,7 +183,8 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
 
     @functools.wraps(handing_out)
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        outputs, inputs, grad_outputs = map(_gone_through_again, (outputs, inputs, grad_outputs))
+        if not observer.run.attention.asleep:
+            outputs, inputs, grad_outputs = map(_gone_through_again, (outputs, inputs, grad_outputs))
         # What has a graph of its own is a part of another loss.
         retain_graph, create_graph = (
             kwargs.get(name, args[position] if len(args) > position else None)
