@@ -266,3 +266,16 @@ def test_many_short_loops_are_all_read(
     said = capsys.readouterr().out
     assert said.count("GA101") == 12
     assert "too long to be analyzed" not in said
+
+
+def test_a_range_without_bounds_is_analysed() -> None:
+    """It fails when it runs; that is the program's own error."""
+    source = """\
+def train(model, loader, optimizer):
+    batches = iter(loader)
+    for _ in range():
+        model(next(batches)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert lint_source(source, "train.py") == []

@@ -438,7 +438,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         run.knowledge.bounds.add(bounds[0].name)
     length = run.knowledge.length_of_count()
     run.recorder.assumed_turns = True
-    if len(bounds) < 3 and v.is_named(bounds[-1]):
+    if 1 <= len(bounds) < 3 and v.is_named(bounds[-1]):
         first = bounds[0].value if len(bounds) == 2 and isinstance(bounds[0], Num) else 0
         run.iterated.ends[bounds[-1].name] = int(first) + length
     if len(bounds) >= 2 and isinstance(bounds[0], Num):
