@@ -329,6 +329,9 @@ class ColumnSplit:
         """Whether a constant divisor that the source does not show equals K, and no count of units or rows."""
         if column.source is not Source.UNSEEN or not column.divides or not self.evidence.is_constant(column):
             return False
+        if not self.evidence.counter:
+            # What decides on a step is not shown either (a framework does): it may be this very number.
+            return False
         return self.evidence.matches(column, over_steps) and not any(
             self.evidence.matches(column, role) for role in COUNTS
         )
