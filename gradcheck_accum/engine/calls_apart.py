@@ -19,28 +19,24 @@ from gradcheck_accum.engine.program import Leaf, Produced, Program
 
 def turns(program: Program, *, by_place: bool) -> Iterator[int]:
     """How often one module is called, by one place or by any, each time on samples of its own; a number for each."""
-    flow = _Flow(program)
-    yield from (len(members) for members in _called_again(program, by_place=by_place) if flow.sources(members))
+    yield from (len(members) for members, _ in _apart(program, by_place=by_place))
 
 
 def parts_of(program: Program) -> list[Program]:
     """What each of several calls of one module contributes to a loss that adds these up; else the loss as it is."""
-    flow = _Flow(program)
-    for members in _called_again(program, by_place=True):
-        source = flow.sources(members)
-        ends = [_end_of(program, source, member) for member in members] if source else []
+    for members, source in _apart(program, by_place=True):
+        ends = [_end_of(program, source, member) for member in members]
         if len(ends) > 1 and all(ends):
             return [_part(program, source, member, end) for member, end in zip(members, ends, strict=True) if end]
     return [program]
 
 
-def use_what_is_their_own(programs: Sequence[Program]) -> bool:
+def use_what_is_their_own(programs: Sequence[Program], parts_of_each: Sequence[Sequence[Program]]) -> bool:
     """Whether several parts of a loss use data, or a fraction, that another micro-batch has not: made of its own rows.
 
-    Class weights and the like are the same in all micro-batches.
+    ``parts_of_each`` are the `parts_of` every program. Class weights and the like are the same in all micro-batches.
     """
-    for program in programs:
-        parts = parts_of(program)
+    for program, parts in zip(programs, parts_of_each, strict=True):
         if len(parts) < 2:
             continue
         used = Counter(id(leaf) for part in parts for leaf in part.leaves if not leaf.requires_grad)
@@ -61,6 +57,14 @@ def _fractions_in(program: Program) -> set[float]:
 
 def _is_among(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
     return any(own is tensor or (own.shape == tensor.shape and torch.equal(own, tensor)) for own in others)
+
+
+def _apart(program: Program, *, by_place: bool) -> Iterator[tuple[list[int], list[int]]]:
+    """The calls of one module that are apart, and the one of them that each step is made of (`_Flow.sources`)."""
+    several = _called_again(program, by_place=by_place)
+    if several:
+        flow = _Flow(program)
+        yield from ((members, source) for members in several if (source := flow.sources(members)))
 
 
 def _called_again(program: Program, *, by_place: bool) -> list[list[int]]:

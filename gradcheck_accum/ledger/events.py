@@ -65,6 +65,11 @@ def product_of(factors: Iterable[Factor]) -> float | None:
     return product
 
 
+def kind_in(name: str) -> str:
+    """A term's name without the number that distinguishes terms of one kind in a backward (``MseLoss #2``)."""
+    return name.partition(" #")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """One reduced loss inside the tensor that ``backward`` was called on.
@@ -90,8 +95,8 @@ class Term:
 
     @property
     def kind(self) -> str:
-        """The name without the number that distinguishes terms of one kind in a backward (``MseLoss #2``)."""
-        return self.name.partition(" #")[0]
+        """The name without the term's number."""
+        return kind_in(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

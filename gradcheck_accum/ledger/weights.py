@@ -22,7 +22,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 
-from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Quotient, Reduction, Term, WindowBound
+from gradcheck_accum.ledger.events import (
+    Backward,
+    Factor,
+    Operation,
+    Purpose,
+    Quotient,
+    Reduction,
+    Term,
+    WindowBound,
+    kind_in,
+)
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
@@ -312,7 +322,7 @@ class _Reader:
         """
         found: dict[Series, SeriesReading] = {}
         backwards = [entry.backward for window in self.windows for own in window.by_rank() for entry in own]
-        for one in dict.fromkeys(Series(own.lines, own.name.partition(" #")[0], gathers=True) for own in every):
+        for one in dict.fromkeys(Series(own.lines, kind_in(own.name), gathers=True) for own in every):
             held = [terms for backward in backwards if (terms := [t for t in backward.terms if one.holds(backward, t)])]
             if not any(terms[0].samples for terms in held):
                 continue
@@ -527,7 +537,7 @@ def _gathered(kind: str, terms: Sequence[Term]) -> Term:
 
 
 def _is_part_of(one: Series, whole: Series) -> bool:
-    return one.lines == whole.lines and one.name.partition(" #")[0] == whole.name
+    return one.lines == whole.lines and kind_in(one.name) == whole.name
 
 
 def _is_nothing(series: Series, windows: Iterable[Window]) -> bool:
@@ -542,8 +552,8 @@ def _steps_of(series: Series, every: Sequence[Series], windows: Iterable[Window]
     A penalty may have one backward in each window, and each of several tasks its own. Where another place runs the
     backward of losses of the same kind, both may be one series that was not recognized as one.
     """
-    kind = series.name.partition(" #")[0]
-    if any(other.lines != series.lines and other.name.partition(" #")[0] == kind for other in every):
+    kind = kind_in(series.name)
+    if any(other.lines != series.lines and kind_in(other.name) == kind for other in every):
         return steps
     held = {len(_held(series, window.fresh())) for window in windows if window.micro_batches == steps} - {0}
     return min(steps, held.pop()) if len(held) == 1 else steps

@@ -210,7 +210,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         if run.recorder.has_run and run.loops.acts and isinstance(body[-1], syntax.Continue) and _counts(test):
             # What comes after it in the turn, a step too, happens in some turns only.
             run.recorder.doubt_length(test)
-            return waits(run, test)
+            return _waits(run, test)
         # Continuing after the backward skips no micro-batch.
         ends_early = isinstance(body[-1], syntax.Continue) and not run.recorder.has_run
         leaves_out = ends_early and depends_on_data(run, test, scope)
@@ -233,11 +233,7 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     phase = _last_phase(run, test, scope) if run.loops.depth else None
     if phase is not None:
         return bool(decide(run, test, v.ByDefault(holds=phase), acts))
-    is_doubted = doubt_boundary(run, test, scope)
-    answer = bool(decide(run, test, value, acts, taken_first=not leaves))
-    if is_doubted and answer is not run.question.steps_otherwise and waits(run, test):
-        return not answer
-    return answer
+    return bool(decide_in_turn(run, test, value, scope, acts, taken_first=not leaves))
 
 
 def ends_pass(run: State, node: syntax.If) -> bool:
@@ -247,14 +243,25 @@ def ends_pass(run: State, node: syntax.If) -> bool:
     return leaves and in_a_pass and not run.reach.acts(node.body)
 
 
-def waits(run: State, test: syntax.Expression) -> bool:
+def decide_in_turn(
+    run: State, test: syntax.Expression, value: Any, scope: v.Scope, acts: bool, taken_first: bool = True
+) -> bool | None:
+    """The scenario's answer to an open condition (`decide`), whose turn to hold is yet to come where a step waits."""
+    is_doubted = _doubt_boundary(run, test, scope)
+    answer = decide(run, test, value, acts, taken_first)
+    if is_doubted and answer is not run.question.steps_otherwise and _waits(run, test):
+        return not answer
+    return answer
+
+
+def _waits(run: State, test: syntax.Expression) -> bool:
     """Whether the step of a window whose length is unknown is yet to come: that it comes with each would be a guess."""
     asked = run.question.doubted.get(test, 0)
     run.question.doubted[test] = asked + 1
     return asked < ASSUMED_STEPS - 1
 
 
-def doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+def _doubt_boundary(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
     """Note that a window's length is unknown where an open condition, or a part of one, counts to what may change.
 
     Whether it is.

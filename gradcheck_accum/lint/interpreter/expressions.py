@@ -12,12 +12,10 @@ from gradcheck_accum.lint.control_flow.conditions import (
     ORDERED,
     answered,
     choose,
-    decide,
-    doubt_boundary,
+    decide_in_turn,
     prefer_ranks,
     truth_of,
     values_named_in,
-    waits,
 )
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.calls import call
@@ -164,10 +162,7 @@ def _boolean(run: State, node: syntax.BoolOp, scope: v.Scope) -> Any:
         last = evaluate(run, operand, scope)
         truth = truth_of(run, last)
         if truth is None:
-            is_doubted = doubt_boundary(run, operand, scope)
-            truth = decide(run, operand, last, run.condition_changes_gradients())
-            if is_doubted and truth is not run.question.steps_otherwise and waits(run, operand):
-                truth = not truth
+            truth = decide_in_turn(run, operand, last, scope, run.condition_changes_gradients())
         if truth is wants:
             return last if truth_of(run, last) is not None or is_named(last) else truth
         unknown = unknown or truth is None

@@ -396,8 +396,7 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         if trains and holds_it and len(bounds) == 1 and isinstance(bounds[0], Num):
             run.knowledge.note_window(bounds[0])
         # A stride over the rows of a tensor counts these, and not the micro-batches that are made of them.
-        is_of_rows = len(bounds) == 3 and v.UNITS in bounds[1].tags
-        if trains and not is_window and len(bounds) == 3 and isinstance(bounds[2], Num) and not is_of_rows:
+        if trains and not is_window and len(bounds) == 3 and v.UNITS not in bounds[1].tags:
             _note_stride(run, bounds[2], loop)
         if trains and not is_window and not _counts_windows(bounds) and len(counted) > _FEW:
             length = run.knowledge.unbounded_length()

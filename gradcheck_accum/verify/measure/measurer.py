@@ -275,13 +275,14 @@ class Measurer:
             prover = Prover.of(self.engine, parameters, dtype)
             asked: list[Proof] = []
             # What a loss adds up, each part of data of its own, is independent of each other.
-            parts = [part for program in programs for part in parts_of(program)]
+            parts_of_each = [parts_of(program) for program in programs]
+            parts = [part for own in parts_of_each for part in own]
             for part in parts[:_PROVEN]:
                 asked.append(prover.prove(part, parts))
                 if asked[-1].coupled:
                     break
             found = summed(asked)
-            if found.coupled is False and use_what_is_their_own(programs):
+            if found.coupled is False and use_what_is_their_own(programs, parts_of_each):
                 found = Proof(None, reason=NUMBERS)
             known.append(replace(found, unit="") if found.unit == SAMPLE and len(parts) > len(programs) else found)
         return next((proof for proof in known if proof.unit == SAMPLE), None) or summed(known)

@@ -77,7 +77,7 @@ class Backwards:
         self.remarks: dict[tuple[str, int], Remark] = {}
         """What a framework stated about the backwards of a line, by path and line."""
         self.graphs = HeldGraphs()
-        self._backward_losses: tuple[BackwardLosses, Location, GradientSum, int] | None = None
+        self._backward_losses: tuple[BackwardLosses, Location, GradientSum] | None = None
         self._shared = Shared()
         self._reads_data = True
         """Whether it is known what data's gradient the last backward was for, or there is no backward yet."""
@@ -128,7 +128,7 @@ class Backwards:
         for node in reading.reductions[:1]:
             self.graphs.mark(node)
         part = self._book.part_of(kind_of(where, reading.terms, self._batches.current_pass), reading.scale)
-        self._backward_losses = backward_losses, where, part, before
+        self._backward_losses = backward_losses, where, part
         self._arrivals.begin()
 
     def is_in_another_thread(self) -> bool:
@@ -140,7 +140,7 @@ class Backwards:
         self.depth -= 1
         if self.depth or self._backward_losses is None:
             return
-        backward_losses, where, part, before = self._backward_losses
+        backward_losses, where, part = self._backward_losses
         reading = backward_losses.reading
         arrived, self._backward_losses = self._arrivals.end(), None
         if arrived is None:
@@ -157,7 +157,9 @@ class Backwards:
         squares = {key: own / reading.scale**2 if reading.scale != 1.0 else own for key, own in arrived.items()}
         averaged = self._arrivals.averaging.of_backward(arrived)
         chain = call_chain()
-        micro_batch = self._batches.backward(where, backward_losses.program, chain, cut_off, before)
+        micro_batch = self._batches.backward(
+            where, backward_losses.program, chain, cut_off, losses_before=backward_losses.before
+        )
         event = Backward(
             where=where,
             micro_batch=micro_batch,

@@ -21,10 +21,7 @@ from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
 from gradcheck_accum.verify.watching.given_gradients import Given, GivenGradients
-from gradcheck_accum.verify.watching.several_batches import (
-    has_a_term_per_batch,
-    with_losses_of_samples,
-)
+from gradcheck_accum.verify.watching.several_batches import has_a_term_per_batch, with_losses_of_samples
 
 CACHED_UNSEEN = (
     f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
@@ -38,13 +35,15 @@ _KEPT_ASTRAY = 64
 class BackwardLosses:
     """The losses of one backward; ``unknown`` is why their intended weights are unknown, empty if they are known.
 
-    ``presumed`` is what their only count of targets is presumed to be.
+    ``presumed`` is what their only count of targets is presumed to be, ``before`` how many other losses of their batch
+    had a backward at the same line before them.
     """
 
     reading: LossReading
     program: Program | None = None
     unknown: str = ""
     presumed: Presumed | None = None
+    before: int = 0
 
     def numbered(self, before: int) -> BackwardLosses:
         """The same, of the loss that comes after ``before`` others of its batch: its terms have names of their own."""
@@ -52,7 +51,7 @@ class BackwardLosses:
             replace(term, name=term.name.replace(term.kind, f"{term.kind} of loss {before + 1}", 1))
             for term in self.reading.terms
         )
-        return replace(self, reading=replace(self.reading, terms=terms))
+        return replace(self, reading=replace(self.reading, terms=terms), before=before)
 
 
 class LossReader:
@@ -131,8 +130,8 @@ class LossReader:
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None
             return BackwardLosses(replace(reading, terms=terms), program, unknown, presumed)
+        of_samples = with_losses_of_samples(reading, lambda: program or recorded())
         if has_a_term_per_batch(reading, drawn, lambda: program or recorded()):
-            of_samples = with_losses_of_samples(reading, lambda: program or recorded())
             if all(term.samples or term.reduction is Reduction.NONE for term in of_samples.terms):
                 # What divides them may show what they are, when the window is known.
                 terms = tuple(replace(term, may_be_batches=term.samples > 0) for term in of_samples.terms)
@@ -140,8 +139,7 @@ class LossReader:
             return BackwardLosses(
                 replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )
-        reading = with_losses_of_samples(reading, lambda: program or recorded())
-        return BackwardLosses(reading, program, presumed=presumed)
+        return BackwardLosses(of_samples, program, presumed=presumed)
 
     def _summed(self, loss: torch.Tensor, given: Given) -> torch.Tensor:
         """A vector of losses as the scalar whose backward does the same: the sum of its products with its weights."""
