@@ -168,7 +168,7 @@ def ask(run: State, question: str) -> bool:
 
 def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequence[Sequence[syntax.Statement]]) -> bool:
     """Which way a condition goes."""
-    body, orelse = (list(branches[0]), list(branches[1])) if len(branches) == 2 else ([], [])
+    body, orelse = (tuple(branches[0]), tuple(branches[1])) if len(branches) == 2 else ((), ())
     # A guard that leaves the loop early (an empty batch, an early stop, a loss that is not finite): the main path
     # continues. Clearing the gradients on the way out is part of giving up.
     guards = (

@@ -28,7 +28,7 @@ from gradcheck_accum.lint.frameworks.lightning import fit, is_training_step
 from gradcheck_accum.lint.interpreter.machine import Interpreter
 from gradcheck_accum.lint.program.facts import Facts
 from gradcheck_accum.lint.program.imported_modules import ImportedModules
-from gradcheck_accum.lint.program.reach import Reach
+from gradcheck_accum.lint.program.reach import Reach, remembered
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Doubted, Exhausted, OutOfBudget, Raised, Restart
 from gradcheck_accum.lint.state.knowledge import Knowledge
@@ -360,6 +360,7 @@ def _owner_of(reach: Reach, root: Root) -> syntax.ClassDef | None:
     return root.owner or next((cls for cls in reach.classes if root.function in cls.body), None)
 
 
+@remembered
 def _reported_alone(reach: Reach, function: syntax.FunctionDef, owner: syntax.ClassDef | None) -> frozenset[str] | None:
     """What a function shows by itself each call of which is a micro-batch of a loop that nothing is known of.
 

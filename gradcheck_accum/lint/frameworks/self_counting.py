@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.program.facts import adds_one
+from gradcheck_accum.lint.program.reach import remembered
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
@@ -32,14 +33,15 @@ REPORTED_OF_TURNS = frozenset({"GA401", "GA501"})
 """Those that need not even the count: what is clipped is what the function has just added to, or scaled."""
 
 
-def counters(reach: Reach, function: Function) -> set[str]:
+@remembered
+def counters(reach: Reach, function: Function) -> frozenset[str]:
     """The attributes that a method adds 1 to, and takes modulo something, or sets back where they come to it, to step.
 
     None if it trains in a loop.
     """
     nodes = walk(function)
     if _trains_in_a_loop(reach, nodes):
-        return set()
+        return frozenset()
     counted = {
         n.target.attr
         for n in nodes
@@ -50,9 +52,10 @@ def counters(reach: Reach, function: Function) -> set[str]:
     tested = {
         n.attr for left in lefts for n in walk(left) if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
-    return counted & tested
+    return frozenset(counted & tested)
 
 
+@remembered
 def given_count(reach: Reach, function: Function) -> tuple[str, syntax.BinOp] | None:
     """The count that a function is given, and where it takes that modulo something to step; None if it has none.
 
@@ -73,6 +76,7 @@ def is_called_each_batch(reach: Reach, function: Function) -> bool:
     return bool(counters(reach, function)) or given_count(reach, function) is not None
 
 
+@remembered
 def is_whole_turn(reach: Reach, function: Function) -> bool:
     """Whether a function without a loop makes gradients, clips them and steps: the whole turn of somebody's loop."""
     # What it defines inside, somebody else may call: a driver, as often as there are batches.
@@ -94,7 +98,7 @@ def _given_gate(reach: Reach, function: Function) -> tuple[str, syntax.Expressio
     return None
 
 
-def _trains_in_a_loop(reach: Reach, nodes: list[syntax.Node]) -> bool:
+def _trains_in_a_loop(reach: Reach, nodes: Iterable[syntax.Node]) -> bool:
     return any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes)
 
 

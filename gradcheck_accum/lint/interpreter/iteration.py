@@ -568,16 +568,8 @@ class _Inner:
 
 def inner_training_loop(run: State, body: Sequence[syntax.Statement]) -> _Inner | None:
     """The first loop inside ``body`` that makes gradients, here or in a function that it calls."""
-    for statement in body:
-        for node in walk(statement):
-            if isinstance(node, (syntax.For, syntax.While)) and run.reach.backward_in(node.body):
-                return _Inner(node)
-            if isinstance(node, syntax.Call):
-                for function in run.reach.called(node):
-                    for inner in walk(function):
-                        if isinstance(inner, (syntax.For, syntax.While)) and run.reach.backward_in(inner.body):
-                            return _Inner(inner, function, node)
-    return None
+    found = run.reach.training_loop_in(body)
+    return None if found is None else _Inner(*found)
 
 
 def items_of(run: State, source: Any, limit: int) -> list[Any] | None:

@@ -149,7 +149,7 @@ def _if(run: State, node: syntax.If, scope: v.Scope, gated: Sequence[syntax.Stat
     if keeps_out(run, node, scope):
         skip(run, node.orelse, scope)
         return
-    orelse = [*node.orelse, *gated]
+    orelse = (*node.orelse, *gated)
     decides = run.reach.steps(node.body) or run.reach.steps(orelse) or _collects(run, node)
     outer, run.question.in_boundary = run.question.in_boundary, decides
     outer_side, run.question.steps_otherwise = run.question.steps_otherwise, run.reach.steps_otherwise(node, orelse)

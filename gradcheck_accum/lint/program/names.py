@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import enum
 import re
+from functools import lru_cache
+
+_MOST_NAMES = 1024
+"""How many names' answers a guess keeps."""
 
 
 class Effect(enum.Enum):
@@ -26,8 +30,8 @@ class Guess:
     def __init__(self, what: str, effect: Effect, pattern: str) -> None:
         self.what = what
         self.effect = effect
-        self.fits = re.compile(pattern, re.IGNORECASE).search
-        """Asks a name."""
+        self.fits = lru_cache(_MOST_NAMES)(re.compile(pattern, re.IGNORECASE).search)
+        """Asks a name, which every turn of a loop does again."""
 
 
 OPTIMIZER = Guess("an optimizer", Effect.STATES, r"(^|[_.\[])(opt|optim|optimi[sz]er)(s|\d)*($|[_.\[\]])|optimi[sz]er")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import builtins
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.facts import (
@@ -52,6 +54,26 @@ _NO_PLAIN_NAME = frozenset({"", ".", "("})
 """Prefixes of called names that are not plain names: methods, and the special entries."""
 _BUILTINS = frozenset(dir(builtins))
 
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def remembered(ask: Callable[Concatenate[Reach, _Asked], _Answer]) -> Callable[Concatenate[Reach, _Asked], _Answer]:
+    """A question about nodes that is answered once: every turn of a loop asks it, in every scenario."""
+
+    @wraps(ask)
+    def answer(reach: Reach, *asked: Any) -> Any:
+        answers = reach.answers[ask]
+        try:
+            return answers[asked]
+        except KeyError:
+            known = answers[asked] = ask(reach, *asked)  # type: ignore[call-arg]
+            return known
+        except TypeError:  # a list, or what gives the nodes one by one: no key
+            return answer(reach, *(one if isinstance(one, syntax.Node) else tuple(one) for one in asked))
+
+    return answer  # type: ignore[return-value]
+
 
 class Reach:
     """Answers about one parsed file, and the modules that its training runs on into."""
@@ -73,15 +95,10 @@ class Reach:
         """Dotted names that are asked for their parameters: their ``train`` is PyTorch's, and none of this file's."""
         self._calls = self._calls_of(every)
         """The names that are called in each statement and below it, by the statement's identity."""
+        self.answers: dict[Any, dict[Any, Any]] = defaultdict(dict)
+        """What has been asked of these modules' nodes, by the question (`remembered`)."""
         self._asked_of: list[syntax.Node] = []
         """Nodes that are no statements of these modules, kept because another would be taken for one that is gone."""
-        self._inert: dict[int, bool] = {}
-        self._handles: dict[syntax.Node, bool] = {}
-        self._stored: dict[syntax.Node, frozenset[tuple[str, str]]] = {}
-        self._gives_sums: dict[syntax.FunctionDef, bool] = {}
-        self._sums: dict[syntax.Node, bool] = {}
-        self._counters: dict[syntax.FunctionDef, frozenset[str]] = {}
-        self._bound_in_loops: dict[syntax.Node, frozenset[str]] = {}
         self._touching = _as_called(TOUCH_GRADIENTS, every)
         self.mentions_ranks = any(facts.mentions_ranks for facts in every)
         """Whether the file has a word for leaving gradients local to their rank."""
@@ -170,20 +187,24 @@ class Reach:
         """Whether ``node`` calls ``backward``, itself or through this file's functions."""
         return self._any(self._to_backward, node)
 
+    @remembered
     def backward_in(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements does."""
         return any(self.backward(statement) for statement in body)
 
+    @remembered
     def steps(self, body: Iterable[syntax.Node]) -> bool:
         """Whether any of the statements calls ``step``, itself or through this file's functions."""
         return any(self._any(self._to_step, statement) for statement in body)
 
+    @remembered
     def steps_otherwise(self, branch: syntax.If, orelse: Sequence[syntax.Statement]) -> bool:
         """Whether a branch leaves out a step that is made ``orelse``, and no backward."""
         if self.steps(branch.body) or not self.steps(orelse):
             return False
         return not (self.backward_in(branch.body) or self.backward_in(orelse))
 
+    @remembered
     def is_gate(self, branch: syntax.If, after: Sequence[syntax.Statement]) -> bool:
         """Whether a branch that asks for a number ends the turn before a step, which a backward has come before."""
         ends_the_turn = isinstance(branch.body[-1], (syntax.Continue, syntax.Return))
@@ -199,35 +220,32 @@ class Reach:
         found = {text_of(f.value) for f in calls if isinstance(f, syntax.Attribute) and f.attr == "step"}
         return found & self.steppers
 
+    @remembered
     def bound_in_loops(self, function: syntax.Node | None) -> frozenset[str]:
         """What a function, or the module itself, binds in its loops, as it is written: it changes with their turns."""
         node = self.module if function is None else function
-        known = self._bound_in_loops.get(node)
-        if known is None:
-            loops = [n for n in walk(node) if isinstance(n, (syntax.For, syntax.While))]
-            targets: list[syntax.Node] = [loop.target for loop in loops if isinstance(loop, syntax.For)]
-            for inner in (n for loop in loops for n in walk(loop)):
-                if isinstance(inner, syntax.Assign):
-                    targets += inner.targets
-                elif isinstance(inner, syntax.AugAssign):
-                    targets.append(inner.target)
-            named = (n for target in targets for n in walk(target) if isinstance(n, (syntax.Name, syntax.Attribute)))
-            known = self._bound_in_loops[node] = frozenset(text_of(n) for n in named)
-        return known
+        loops = [n for n in walk(node) if isinstance(n, (syntax.For, syntax.While))]
+        targets: list[syntax.Node] = [loop.target for loop in loops if isinstance(loop, syntax.For)]
+        for inner in (n for loop in loops for n in walk(loop)):
+            if isinstance(inner, syntax.Assign):
+                targets += inner.targets
+            elif isinstance(inner, syntax.AugAssign):
+                targets.append(inner.target)
+        named = (n for target in targets for n in walk(target) if isinstance(n, (syntax.Name, syntax.Attribute)))
+        return frozenset(text_of(n) for n in named)
 
+    @remembered
     def counters(self, function: syntax.FunctionDef) -> frozenset[str]:
         """The names that a function adds 1 to in its loops."""
-        known = self._counters.get(function)
-        if known is None:
-            known = self._counters[function] = frozenset(
-                inner.target.id
-                for loop in walk(function)
-                if isinstance(loop, (syntax.For, syntax.While))
-                for inner in walk(loop)
-                if adds_one(inner) and isinstance(inner.target, syntax.Name)
-            )
-        return known
+        return frozenset(
+            inner.target.id
+            for loop in walk(function)
+            if isinstance(loop, (syntax.For, syntax.While))
+            for inner in walk(loop)
+            if adds_one(inner) and isinstance(inner.target, syntax.Name)
+        )
 
+    @remembered
     def acts(self, body: Iterable[syntax.Node]) -> bool:
         """Whether any of the statements, or expressions, changes gradients."""
         return any(self._any(self._to_acting, s) for s in body)
@@ -236,6 +254,7 @@ class Reach:
     def _to_acting(self) -> frozenset[str]:
         return self._to_gradients - _GATHERS
 
+    @remembered
     def touches_gradients(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements does something to gradients, itself or through this file's functions."""
         return any(self._any(self._to_touching, s) for s in body)
@@ -248,6 +267,7 @@ class Reach:
         """Whether a node clips gradients, in its own text."""
         return self._any(_either(CLIPS), node)
 
+    @remembered
     def hands_on_a_clip(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements names what clips gradients without calling it: ``partial(clip_grad_norm_)``."""
         nodes = [node for statement in body for node in walk(statement)]
@@ -272,10 +292,12 @@ class Reach:
         written = frozenset[int]().union(*(facts.numbers for facts in self._facts))
         return next(n for n in itertools.count(7) if _is_prime(n) and all(other % n for other in written))
 
+    @remembered
     def decides(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements changes gradients, or leaves the block around it."""
         return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
 
+    @remembered
     def ends_loop(self, body: Sequence[syntax.Statement]) -> bool:
         """Whether a block ends the loop around it: itself, or by a flag that the loop asks (``stop = True``)."""
         match body[-1] if body else None:
@@ -300,6 +322,7 @@ class Reach:
         named = ((test, holds) for test, holds in tests if isinstance(test, (syntax.Name, syntax.Attribute)))
         return frozenset((text_of(test), holds) for test, holds in named)
 
+    @remembered
     def other_branches(self, branch: syntax.If) -> Sequence[syntax.Statement]:
         """What a function does if it does not return in a branch, where it returns in others or raises an exception.
 
@@ -313,6 +336,7 @@ class Reach:
             return ()
         return others or (last,)
 
+    @remembered
     def draws(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements may get a new batch, or runs over data in a loop of its own."""
         statements = list(body)
@@ -321,6 +345,7 @@ class Reach:
             isinstance(n, syntax.For) or (isinstance(n, syntax.Call) and "batch" in call_name(n)) for n in nodes
         )
 
+    @remembered
     def takes_next(self, body: Iterable[syntax.Statement]) -> bool:
         """Whether any of the statements takes the next of an iterator, itself or in a function of this file."""
         return any(self._any(self._to_draws, statement) for statement in body)
@@ -329,19 +354,12 @@ class Reach:
         """Whether a function draws random numbers, itself or in others of this file."""
         return self._any(self._to_chance, node)
 
+    @remembered
     def is_inert(self, body: Sequence[syntax.Statement]) -> bool:
         """Whether statements can change nothing that a ledger records: no gradients, no control flow, no names."""
-        return all(self._is_inert(statement) for statement in body)
-
-    def _is_inert(self, statement: syntax.Statement) -> bool:
-        known = self._inert.get(id(statement))
-        if known is None:
-            known = not self._any(self._to_gradients | self._to_averages, statement) and not any(
-                isinstance(n, (*_LEAVES, syntax.Assign, syntax.AugAssign, syntax.AnnAssign, syntax.NamedExpr))
-                for n in walk(statement)
-            )
-            self._inert[id(statement)] = known
-        return known
+        changes = (*_LEAVES, syntax.Assign, syntax.AugAssign, syntax.AnnAssign, syntax.NamedExpr)
+        acting = self._to_gradients | self._to_averages
+        return not any(self._any(acting, s) or any(isinstance(n, changes) for n in walk(s)) for s in body)
 
     def settings_of(self, cls: syntax.ClassDef) -> frozenset[str]:
         """The attributes that methods of a class set on the class itself: ``cls.every = args.every``."""
@@ -351,49 +369,36 @@ class Reach:
         """The attributes that methods of a class set on its objects: ``self.every = every``."""
         return frozenset(name for holder, name in self._stored_in(cls) if holder == "self")
 
+    @remembered
     def _stored_in(self, cls: syntax.ClassDef) -> frozenset[tuple[str, str]]:
         """The attributes that a class sets anywhere, each with the name of what it sets them on."""
-        known = self._stored.get(cls)
-        if known is None:
-            stored = (node for node in walk(cls) if isinstance(node, syntax.Attribute) and node.is_stored)
-            known = self._stored[cls] = frozenset(
-                (node.value.id, node.attr) for node in stored if isinstance(node.value, syntax.Name)
-            )
-        return known
+        stored = (node for node in walk(cls) if isinstance(node, syntax.Attribute) and node.is_stored)
+        return frozenset((node.value.id, node.attr) for node in stored if isinstance(node.value, syntax.Name))
 
+    @remembered
     def sums_losses(self, cls: syntax.ClassDef) -> bool:
         """Whether a class computes losses that are sums (``reduction="sum"``), so that what it gives may be one."""
-        known = self._sums.get(cls)
-        if known is None:
-            known = self._sums[cls] = any(
-                isinstance(node, syntax.Call) and any(_is_a_sum(keyword) for keyword in node.keywords)
-                for node in walk(cls)
-            )
-        return known
+        calls = (node for node in walk(cls) if isinstance(node, syntax.Call))
+        return any(_is_a_sum(keyword) for call in calls for keyword in call.keywords)
 
+    @remembered
     def gives_sums(self, function: syntax.FunctionDef) -> bool:
         """Whether a function returns something that it has added up to one number, and divided by nothing since."""
-        known = self._gives_sums.get(function)
-        if known is None:
-            known = self._gives_sums[function] = any(map(_has_a_whole_sum, _returned(function)))
-        return known
+        return any(map(_has_a_whole_sum, _returned(function)))
 
     def is_own(self, node: syntax.Node) -> bool:
         """Whether a node is in the file itself, not in a module that it imports."""
         return node.where.line <= self._last
 
+    @remembered
     def handles_gradients(self, function: syntax.FunctionDef) -> bool:
         """Whether a function that makes no graphs does anything to gradients, or takes weights into an average.
 
         If it also moves weights by hand (sharpness-aware minimization), what it begins or ends is not a window.
         """
-        known = self._handles.get(function)
-        if known is None:
-            attributes = {n.attr for n in walk(function) if isinstance(n, syntax.Attribute)}
-            by_hand = "grad" in attributes or self.acts(function.body)
-            known = self.averages(function) or (by_hand and attributes.isdisjoint(MOVES_WEIGHTS))
-            self._handles[function] = known
-        return known
+        attributes = {n.attr for n in walk(function) if isinstance(n, syntax.Attribute)}
+        by_hand = "grad" in attributes or self.acts(function.body)
+        return self.averages(function) or (by_hand and attributes.isdisjoint(MOVES_WEIGHTS))
 
     def averages(self, function: syntax.Node | None) -> bool:
         """Whether a function takes weights into an average, itself or through this file's functions."""
@@ -412,9 +417,25 @@ class Reach:
         """Whether a function makes an optimizer, itself or through this file's functions."""
         return function is not None and self._any(self._to_optimizers, function)
 
+    @remembered
     def averages_over_ranks(self, nodes: Iterable[syntax.Node]) -> bool:
         """Whether any of the nodes puts something around a model that averages its gradients over the ranks."""
         return any(self._any(self._to_ranks, node) for node in nodes)
+
+    @remembered
+    def training_loop_in(
+        self, body: Iterable[syntax.Statement]
+    ) -> tuple[syntax.For | syntax.While, Function | None, syntax.Call | None] | None:
+        """The first loop in statements that makes gradients; or in a function that they call, with it and the call."""
+        for node in (node for statement in body for node in walk(statement)):
+            if isinstance(node, (syntax.For, syntax.While)) and self.backward_in(node.body):
+                return node, None, None
+            if isinstance(node, syntax.Call):
+                for function in self.called(node):
+                    for inner in walk(function):
+                        if isinstance(inner, (syntax.For, syntax.While)) and self.backward_in(inner.body):
+                            return inner, function, node
+        return None
 
     def called(self, node: syntax.Call) -> Iterator[Function]:
         """The functions of this file that a call may mean and that reach ``backward``."""

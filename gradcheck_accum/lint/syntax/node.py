@@ -63,9 +63,11 @@ class Node(metaclass=Kind):
     PARTS: ClassVar[tuple[str, ...]]
     """The fields in which other nodes stand, alone or several."""
 
-    __slots__ = ("_text",)
+    __slots__ = ("_text", "_walked")
     _text: ClassVar[str]
     """How it is written, once that has been asked for (`gradcheck_accum.lint.syntax.text`)."""
+    _walked: ClassVar[tuple[Node, ...]]
+    """It and all below it, once that has been asked for (`gradcheck_accum.lint.syntax.walking`)."""
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is frozen")

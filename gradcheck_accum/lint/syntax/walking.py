@@ -18,13 +18,18 @@ def children(node: Node) -> list[Node]:
     return found
 
 
-def walk(node: Node) -> list[Node]:
-    """A node and all below it, the outer ones first."""
-    nodes = [node]
-    for one in nodes:
-        if one.PARTS:
-            nodes += children(one)
-    return nodes
+def walk(node: Node) -> tuple[Node, ...]:
+    """A node and all below it, the outer ones first; cached, because loops go over the same ones repeatedly."""
+    try:
+        return node._walked
+    except AttributeError:
+        nodes = [node]
+        for one in nodes:
+            if one.PARTS:
+                nodes += children(one)
+        walked = tuple(nodes)
+        object.__setattr__(node, "_walked", walked)
+        return walked
 
 
 def statement_lines(module: Module) -> dict[int, tuple[int, int]]:
