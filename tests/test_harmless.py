@@ -245,3 +245,57 @@ def test_what_python_was_asked_about_warnings_holds_for_the_script(
     Path("train.py").write_text("import warnings\nwarnings.warn('mine')\n")
     assert main(["verify", "train.py", "--output-format", "json"]) == 2
     assert json.loads(capfd.readouterr().out)["error"] == "the script raised UserWarning: mine (train.py:2)"
+
+
+HOOKED = """\
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+means, last, calls = [], {}, 0
+
+class Meter:
+    def __init__(self):
+        self.rows, self.sizes, self.mean = 0, [], torch.zeros(5)
+    def __call__(self, module, given, result):
+        self.rows += len(result)
+        self.sizes.append(len(result))
+        self.mean.mul_(0.9).add_(0.1 * result.detach().mean(0))
+
+def keep(into):
+    seen = 0
+    def hook(module, given, result):
+        nonlocal seen
+        seen += 1
+        into["output"], into["seen"] = result.detach(), seen
+    return hook
+
+def count(module, given):
+    global calls
+    calls += 1
+
+meter = Meter()
+model[0].register_forward_hook(meter)
+model[1].register_forward_hook(keep(last))
+model[1].register_forward_hook(lambda module, given, result: means.append(result.mean().item()))
+model[2].register_forward_pre_hook(count)
+model[2].register_full_backward_hook(lambda module, given, result: means.append(given[0].sum().item()))
+for i in range(6):
+    (nn.functional.cross_entropy(model(torch.randn(4, 6)), torch.randint(0, 2, (4,))) / 2).backward()
+    if i % 2 == 1:
+        optimizer.step()
+        optimizer.zero_grad()
+        print(last["output"].shape, last["seen"], calls, meter.rows, meter.sizes, meter.mean.tolist(), means)
+"""
+
+
+def test_what_hooks_collect_and_count_is_that_of_the_loops_own_calls(tmp_path: Path) -> None:
+    (tmp_path / "hooked.py").write_text(HOOKED, encoding="utf-8")
+    verify = [sys.executable, "-m", "gradcheck_accum", "verify", "--reference", "both", "hooked.py"]
+    plain, watched = (
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        for command in ([sys.executable, "hooked.py"], verify)
+    )
+    assert len(plain.stdout.splitlines()) == 3
+    assert plain.stdout in watched.stdout + watched.stderr

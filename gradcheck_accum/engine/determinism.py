@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.kept import Kept, kept_for_hooks
+
 _PRODUCTS: tuple[Any, ...] = (
     torch.backends.cuda.matmul,
     *(
@@ -21,9 +23,6 @@ _PRODUCTS: tuple[Any, ...] = (
 )
 _WHOLE = ("ieee", "none")
 """The settings under which float32 keeps full precision."""
-
-_DEPTH = 3
-"""How deeply containers in a module's attributes are searched."""
 
 
 @contextmanager
@@ -102,13 +101,14 @@ def loses_digits(node: str) -> bool:
 def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Restores the random generators and the state of ``modules`` when the block is left.
 
-    The state consists of buffers and attributes, including tensors, lists, dictionaries and sets.
+    The state consists of buffers and attributes, including tensors, lists, dictionaries and sets, and of what the
+    modules' hooks can reach.
     """
     cpu = torch.get_rng_state()
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda = torch.cuda.get_rng_state_all() if used else None
     every = {id(module): module for top in modules for module in top.modules()}
-    kept = [_Kept(vars(module)) for module in every.values()]
+    kept = [*(Kept(vars(module)) for module in every.values()), *kept_for_hooks(every.values())]
     try:
         yield
     finally:
@@ -172,43 +172,3 @@ def holding(values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Non
     finally:
         for tensor, data in held:
             tensor.data = data
-
-
-class _Kept:
-    """The contents of a dictionary, list or set, including nested ones."""
-
-    def __init__(self, container: Any, depth: int = 0) -> None:
-        self._container = container
-        self._items = container.copy()
-        self._inner: list[_Kept] = []
-        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
-        if depth > _DEPTH or isinstance(container, set):
-            return
-        for item in container.values() if isinstance(container, dict) else container:
-            if type(item) in (dict, list, set):
-                self._inner.append(_Kept(item, depth + 1))
-            elif isinstance(item, torch.Tensor) and not isinstance(item, nn.Parameter) and _is_plain(item):
-                self._tensors.append((item, item.detach().clone()))
-
-    def restore(self) -> None:
-        """Restore the contents."""
-        for inner in self._inner:
-            inner.restore()
-        for tensor, saved in self._tensors:
-            # A graph of the loop's may have saved the tensor; even copying equal values into it would bump its version.
-            if not torch.equal(tensor, saved):
-                tensor.detach().copy_(saved)
-        if isinstance(self._container, list):
-            self._container[:] = self._items
-        elif isinstance(self._container, set) or not _is_same(self._container, self._items):
-            self._container.clear()
-            self._container.update(self._items)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_quantized
-
-
-def _is_same(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
-    """Whether two dictionaries hold the same objects."""
-    return left.keys() == right.keys() and all(left[key] is right[key] for key in left)
