@@ -46,7 +46,7 @@ from gradcheck_accum.lint.torch_calls.arithmetic import binary
 from gradcheck_accum.lint.torch_calls.distributed import context_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import changes_unknown, scale_gradients
 from gradcheck_accum.lint.torch_calls.learning_rates import note_rate
-from gradcheck_accum.lint.torch_calls.metrics import shown
+from gradcheck_accum.lint.torch_calls.metrics import shown, shows
 from gradcheck_accum.lint.torch_calls.optimizers import looks_like_optimizer
 from gradcheck_accum.lint.torch_calls.retained_graphs import appended, makes_no_graphs, summed
 
@@ -64,7 +64,12 @@ def execute(run: State, statements: Sequence[syntax.Statement], scope: v.Scope) 
 
 
 def _expr(run: State, node: syntax.Expr, scope: v.Scope) -> None:
-    run.evaluate(node.value, scope)
+    outer = run.question.only_shows
+    run.question.only_shows = isinstance(node.value, syntax.Call) and shows(node.value) and not run.reach.acts((node,))
+    try:
+        run.evaluate(node.value, scope)
+    finally:
+        run.question.only_shows = outer
 
 
 def _assign(run: State, node: syntax.Assign, scope: v.Scope) -> None:

@@ -156,9 +156,14 @@ class State:
         return self.question.branch if self.question.in_boundary and not self.question.in_guard else None
 
     def condition_acts(self) -> bool:
-        """Whether what is being evaluated may decide on what happens to gradients: any but an idle branch's test."""
+        """Whether what is being evaluated may decide on what happens to gradients.
+
+        Anything may but an idle branch's test, and a statement that only shows something.
+        """
         node = self.question.branch
-        return node is None or self.question.in_boundary or self.reach.decides([*node.body, *node.orelse])
+        if node is None:
+            return not self.question.only_shows
+        return self.question.in_boundary or self.reach.decides([*node.body, *node.orelse])
 
     def condition_changes_gradients(self) -> bool:
         """Whether the condition of a branch is being evaluated that decides on what happens to gradients."""

@@ -142,6 +142,8 @@ class Question:
     """Whether it only decides on leaving a loop."""
     ends_pass: bool = False
     """Whether it only decides on leaving a pass over the data in which the loop steps."""
+    only_shows: bool = False
+    """Whether it is none, but in a statement that only shows something to a person."""
     was_open: bool = False
     """Whether the one that was evaluated last was open, so that the scenario had to answer it."""
     branches: list[syntax.If] = field(default_factory=list)

@@ -110,14 +110,19 @@ def _losses_in(value: Any) -> int:
     return len(value.parts) if isinstance(value, (Figure, Tensor)) else 0
 
 
+def shows(node: syntax.Call) -> bool:
+    """Whether a call shows something to a person, as its name says."""
+    name = call_name(node)
+    return name in SHOWS or bool(names.SHOWS.fits(name))
+
+
 def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any]) -> None:
     """Record what a call shows to a person, if it is one that does.
 
     What a definition that is read does with a loss shows in there: it may only keep it.
     """
     computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(COMPUTES)
-    name = call_name(node)
-    if (name in SHOWS or names.SHOWS.fits(name)) and not computes:
+    if shows(node) and not computes:
         method = base.cls.bound(name, base) if isinstance(base, v.Instance) else None
         is_read_along = method is not None or isinstance(base, v.Function)
         shown(run, node, values, to_a_person=not is_read_along)
