@@ -57,6 +57,49 @@ def train(model, loader, optimizer, K=3):
 +        shares = torch.stack([output.softmax(-1) for output in model(x)]).mean(0)
 +        loss = F.nll_loss(shares.log(), y)
 
+#: right: sums over the boxes of each image, divided by what nothing shows
+def train(model, loader, optimizer, boxes_of, K=3):
+    assert len(loader) % K == 0
+    for i, (x, targets) in enumerate(loader, 1):
+        losses = [(output - boxes).abs().sum() for output, boxes in zip(model(x), targets)]
+        loss = torch.stack(losses).sum() / boxes_of(targets)
+        loss.backward()
+        if i % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+#= GA101: means over the boxes of each image, which take the place of no division by K
+-        losses = [(output - boxes).abs().sum() for output, boxes in zip(model(x), targets)]
+-        loss = torch.stack(losses).sum() / boxes_of(targets)
++        losses = [(output - boxes).abs().mean() for _, (output, boxes) in enumerate(zip(model(x), targets))]
++        loss = torch.stack(losses).mean()
+
+#= right: means over the boxes of each image, divided
+-        losses = [(output - boxes).abs().sum() for output, boxes in zip(model(x), targets)]
+-        loss = torch.stack(losses).sum() / boxes_of(targets)
++        losses = [(output - boxes).abs().mean() for output, boxes in zip(model(x), targets) if len(boxes)]
++        loss = torch.stack(losses).mean() / K
+
+## A number of windows that is shown only at the end is no K of theirs.
+
+#: right: a recurrent model's segments
+cell, head = nn.GRUCell(1, 11), nn.Linear(11, 1)
+optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()])
+series = torch.sin(0.3 * torch.arange(71).float()[:, None] + torch.rand(3))
+hidden, segment, start = torch.zeros(3, 11), 7, 0
+while start + segment < 71:
+    loss = 0.0
+    for t in range(segment):
+        hidden = cell(series[start + t].unsqueeze(1), hidden)
+        loss = loss + (head(hidden).squeeze(1) - series[start + t + 1]).pow(2).mean()
+    loss = loss / segment
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    hidden = hidden.detach()
+    start += segment
+print("segments:", start // segment)
+
 ## Windows that a generator cuts, of as many micro-batches as its options say.
 
 #: right: windows of an unknown number of pieces, divided by their number

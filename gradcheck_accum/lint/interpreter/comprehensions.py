@@ -56,9 +56,10 @@ def _comprehended(
         return source if v.is_data(made) else [made] * source.count
     if isinstance(source, v.Loader):
         return _of_every_batch(run, elt, generator.target, source, scope)
-    if isinstance(source, Tensor):
-        # The losses that a model returned in a dictionary, or one for each of its heads.
-        made = element(source)
+    each = _each_of_outputs(source)
+    if each is not None:
+        # The losses that a model returned in a dictionary, or one for each of its heads, or of its rows.
+        made = element(each)
         return replace(made, is_each=True) if isinstance(made, Tensor) else made
     items = items_of(run, source, limit=v.LONGEST_LIST)
     if items is None:
@@ -80,6 +81,20 @@ def _comprehended(
             with run.calls.in_turn(number):
                 results.append(run.evaluate(elt, inner))
     return results
+
+
+def _each_of_outputs(source: Any) -> Any:
+    """Any one item of what a model has computed, alone or with what belongs to it; None for anything else."""
+    match source:
+        case Tensor():
+            return source
+        case ("enumerate", inner, _):
+            each = _each_of_outputs(inner)
+            return None if each is None else (UNKNOWN, each)
+        case ("zip", *sources) if any(isinstance(one, Tensor) for one in sources):
+            if all(isinstance(one, Tensor) or v.is_data(one) for one in sources):
+                return tuple(one if isinstance(one, Tensor) else v.Data() for one in sources)
+    return None
 
 
 def _cuts_data(run: State, elt: syntax.Expression, generator: syntax.Comprehension, scope: v.Scope) -> bool:
