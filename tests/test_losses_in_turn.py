@@ -87,3 +87,45 @@ def test_losses_that_are_computed_alike_are_micro_batches(scale: str, codes: lis
     result = watch_source(PARTS.format(scale=scale), tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
     assert {window.micro_batches for window in result.windows} == {3}
+
+
+BOXES = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+torch.manual_seed(52)
+K = {steps}
+model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+boxes = [[torch.rand(int(torch.randint(1, 5, ())), 4) for _ in range(5)] for _ in range(12)]
+for first in range(0, 12, K):
+    window = boxes[first : first + K]
+    total = sum(len(each) for own in window for each in own)
+    for own in window:
+        loss = 0.0
+        for out, each in zip(model(torch.randn(5, 12)), own):
+            loss = loss + F.smooth_l1_loss(out.expand(len(each), 4), each, reduction="sum")
+        (0.35 * loss / {divisor}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_sums_of_all_images_are_one_sum(steps: int, tmp_path: Path) -> None:
+    # Each box has four numbers, so all of a window's boxes are a fourth of what is summed, in every window.
+    result = watch_source(BOXES.format(steps=steps, divisor="total"), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+@pytest.mark.parametrize(
+    ("divisor", "verdict"),
+    [
+        ("(total * K)", Verdict.DEVIATES),
+        ("sum(map(len, own))", Verdict.INCONCLUSIVE),
+        ("(total - len(window[0][0]))", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_what_is_no_share_of_them_is_not_passed(divisor: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(BOXES.format(steps=3, divisor=divisor), tmp_path)
+    assert result.verdict is verdict, result.reason

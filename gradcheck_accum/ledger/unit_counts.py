@@ -398,7 +398,8 @@ def _intended_window_counts(column: Column, evidence: Evidence) -> list[float]:
 def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, float]]:
     """The units of each window with its divisor, where that is neither their number nor a constant share of it.
 
-    Empty where it is, and where units are not known or are shared by several ranks.
+    Empty where it is, of these units or of those of all terms of this kind, and where units are not known or are shared
+    by several ranks.
     """
     firsts = [own[0] for own in evidence.windows()]
     known = [
@@ -408,8 +409,12 @@ def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, floa
     ]
     if len(known) < len(firsts) or not all(units for units, _ in known) or evidence.equals_any(column, COUNTS):
         return []
-    shares = [count / units for units, count in known]
-    return [] if all(evidence.same(share, shares[0]) for share in shares) else known
+    together = _units_of_like_terms(evidence)
+    for totals in ([units for units, _ in known], [together[i] for i in firsts] if together else []):
+        shares = [count / total for (_, count), total in zip(known, totals, strict=False)]
+        if shares and all(evidence.same(share, shares[0]) for share in shares):
+            return []
+    return known
 
 
 def _counts_others(unlike: Sequence[tuple[float, float]], evidence: Evidence) -> bool:
