@@ -123,7 +123,7 @@ def shown_by_call(run: State, node: syntax.Call, base: Any, values: Iterable[Any
     """
     computes = isinstance(base, v.Reference) and f"{base.path}.".startswith(COMPUTES)
     if shows(node) and not computes:
-        method = base.cls.bound(name, base) if isinstance(base, v.Instance) else None
+        method = base.cls.bound(call_name(node), base) if isinstance(base, v.Instance) else None
         is_read_along = method is not None or isinstance(base, v.Function)
         shown(run, node, values, to_a_person=not is_read_along)
 
