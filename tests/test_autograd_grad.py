@@ -282,12 +282,54 @@ def test_mistakes_with_gradients_of_a_function(
     assert [w.grad_norm_ratio for w in wrong.windows] == pytest.approx(ratios)
 
 
-def test_gradients_of_unknown_origin_are_not_judged() -> None:
-    """Those of each sample, which ``vmap`` computes together."""
-    result, ratios, _ = watched(functional(K, 1, given_as="samples"), batches())
-    assert ratios == pytest.approx([1.0, 1.0])
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert "neither backward() nor torch.autograd.grad()" in result.reason
+@pytest.mark.parametrize(
+    ("per_batch", "per_window", "rows", "forgets", "verdict"),
+    [
+        (K, 1, 5, False, Verdict.EQUIVALENT),
+        (1, K, 5, False, Verdict.EQUIVALENT),
+        (1, 1, 5, False, Verdict.DEVIATES),
+        (K, K, 5, False, Verdict.DEVIATES),
+        (1, K * K, 5, False, Verdict.INCONCLUSIVE),
+        (K, 1, 5, True, Verdict.DEVIATES),
+    ],
+    ids=["in the loss", "in the gradients", "undivided", "divided twice", "by what no source shows", "forgotten"],
+)
+def test_gradients_of_samples_are_followed(
+    per_batch: float, per_window: float, rows: int, forgets: bool, verdict: Verdict
+) -> None:
+    """Those of each sample, which ``vmap`` computes together, and whose mean is put into ``.grad``."""
+    loop = functional(per_batch, per_window, given_as="samples", forgets=forgets)
+    result, ratios, _ = watched(loop, batches(rows=(rows,)))
+    assert result.verdict is verdict, result.reason
+    if verdict is Verdict.EQUIVALENT:
+        assert ratios == pytest.approx([1.0, 1.0]) and "replay" in result.reference.kind
+    else:
+        assert all(ratio != pytest.approx(1.0) for ratio in ratios)
+    if verdict is Verdict.DEVIATES:
+        assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios)
+
+
+@pytest.mark.parametrize("of_samples", [True, False])
+@pytest.mark.parametrize("normalises", [True, False])
+def test_data_normalized_over_a_micro_batch_shows_inside_a_transform(of_samples: bool, normalises: bool) -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        def loss(weights: Weights, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return cross_entropy(torch.func.functional_call(model, weights, (x[None] if of_samples else x,)), y)
+
+        one = torch.func.grad(loss)
+        gradients = torch.func.vmap(one, (None, 0, 0)) if of_samples else one
+        for i, (x, y) in enumerate(given):
+            x = x - x.mean(0) if normalises else x - 1.0
+            own = gradients(dict(model.named_parameters()), x, y[:, None] if of_samples else y)
+            for name, p in model.named_parameters():
+                share = (own[name].mean(0) if of_samples else own[name]).detach() / K
+                p.grad = share if p.grad is None else p.grad + share
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    result, _, _ = watched(loop, batches())
+    assert result.verdict is (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION if normalises else Verdict.EQUIVALENT)
 
 
 def tasks(divisor: float, *, by_call: bool) -> tuple[VerifyResult, list[float]]:

@@ -23,6 +23,7 @@ from gradcheck_accum.engine.graph_nodes import (
     sizes_of,
 )
 from gradcheck_accum.engine.losses_in_vectors import losses_below
+from gradcheck_accum.engine.transformed import all_samples, number_of
 from gradcheck_accum.engine.weighted_sums import SharesOf, counted_units, weighted_units
 from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
@@ -429,12 +430,15 @@ def _loss_term(node: Any, short: str, factors: tuple[Factor, ...], counts: Count
     return Term(short, reduction, units, factors, rows)
 
 
-def _nll_units(node: Any, counts: Counts) -> float:
+def _nll_units(node: Any, counts: Counts) -> float | None:
     """The sum of the class weights of targets that are not ignored: what the mean divides by."""
     target, weight = node._saved_target, node._saved_weight
+    if all_samples(target) is not None:
+        # One sample of many, each of which is one unit.
+        return None
     if node._saved_reduction == 1:
         total = node._saved_total_weight
-        return counts(total, float(target.numel())) if weight is None else float(total)
+        return counts(total, float(target.numel())) if weight is None else number_of(total)
     ignored = node._saved_ignore_index
     counted = target != _signed(ignored)
     if weight is None:

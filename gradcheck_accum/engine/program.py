@@ -60,7 +60,8 @@ class Program:
     included.
     ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
     before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known. ``scaled``
-    holds what was noted of the steps that scaled a tensor by a number.
+    holds what was noted of the steps that scaled a tensor by a number. ``mapped`` are the leaves whose rows the loop
+    goes through with ``vmap``, a sample each: the loss is the sum of those of all samples.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -85,6 +86,7 @@ class Program:
     in_turn: frozenset[int] = frozenset()
     is_first: bool = False
     scaled: dict[int, Scaling] = field(default_factory=dict)
+    mapped: frozenset[int] = frozenset()
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int]]:
@@ -144,7 +146,7 @@ class Program:
 
     def same_shape(self, other: Program) -> bool:
         """Whether two programs make the same calls."""
-        return len(self.leaves) == len(other.leaves) and self.calls() == other.calls()
+        return len(self.leaves) == len(other.leaves) and self.mapped == other.mapped and self.calls() == other.calls()
 
     def calls(self) -> tuple[object, ...]:
         """What is called, in order."""
@@ -157,6 +159,17 @@ class Program:
 
         Raises whatever a call raises that does not fit the leaves.
         """
+        if self.mapped:
+            places = tuple(0 if index in self.mapped else None for index in range(len(leaves)))
+            of_each = torch.func.vmap(lambda *own: self._once(list(own), around), places)(*leaves)
+            total: torch.Tensor = of_each.sum()
+            return total
+        return self._once(leaves, around)
+
+    def _once(
+        self, leaves: list[torch.Tensor], around: Callable[[int], AbstractContextManager[None]] | None
+    ) -> torch.Tensor:
+        """The loss over ``leaves``, which are those of one sample where the loop goes through samples."""
         made: list[list[torch.Tensor]] = []
         leaves = [leaf.clone() if index in self.buffers else leaf for index, leaf in enumerate(leaves)]
         for position, (function, args, kwargs, autocast) in enumerate(self.steps):

@@ -17,7 +17,7 @@ from gradcheck_accum.engine.one_at_a_time import are_rows_of_another
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
-from gradcheck_accum.engine.transformed import as_outside
+from gradcheck_accum.engine.transformed import all_samples, as_outside
 
 Attributes = list[list[tuple[str, str, torch.Tensor]]]
 """For each call, the tensors that its module stores: the submodule, the attribute, and the tensor."""
@@ -61,6 +61,7 @@ def _program(
     prepared: dict[int, Preparation] = {}
     in_turn: set[int] = set()
     originals: list[torch.Tensor] = []
+    mapped: set[int] = set()
 
     def placed(value: torch.Tensor) -> Produced | Leaf:
         if id(value) in produced:
@@ -68,16 +69,21 @@ def _program(
         if id(value) in places:
             return places[id(value)]
         place = places[id(value)] = Leaf(len(leaves))
+        given, samples = value, all_samples(value)
+        value = as_outside(value) if samples is None else samples
+        if samples is not None:
+            mapped.add(place.index)
         how = preparations.of(value)
         if how is not None:
             prepared[place.index] = how
             if preparations.is_of_this_turn(value) is not False:
                 in_turn.add(place.index)
         originals.append(value)
-        if id(value) in before:
+        if id(given) in before:
             buffers.add(place.index)
-            value = before[id(value)]
-        value = as_weight(value)
+            value = before[id(given)]
+        elif samples is None:
+            value = as_weight(given)
         leaves.append(value if value.requires_grad else value.detach())
         return place
 
@@ -90,7 +96,11 @@ def _program(
     if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
         return None
     chosen = [calls[old] for old in sorted(needed)]
-    is_one_sample = _is_one_sample(chosen)
+    if mapped and any(call.rng_state is not None for call in chosen):
+        # What ``vmap`` draws for one sample is not that of a batch of another size.
+        return None
+    # Inside ``vmap`` it is a sample that layers are given, and whose rows are parted.
+    is_one_sample = not mapped and _is_one_sample(chosen)
     return Program(
         steps=steps,
         kept=[[(owner, name) for owner, name, _ in attributes[old]] for old in sorted(needed)],
@@ -101,10 +111,10 @@ def _program(
         results=[produced[id(loss)] for loss in losses],
         rng_states=[call.rng_state for call in chosen],
         constants=[constant for call in chosen for constant in constants_of(call)],
-        by_position=any(call.looks_up_rows or parts_rows(call) for call in chosen),
-        looks_up_rows=any(call.looks_up_rows for call in chosen),
+        by_position=not mapped and any(call.looks_up_rows or parts_rows(call) for call in chosen),
+        looks_up_rows=not mapped and any(call.looks_up_rows for call in chosen),
         is_one_sample=is_one_sample,
-        is_of_vectors=_is_of_vectors(chosen),
+        is_of_vectors=not mapped and _is_of_vectors(chosen),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
         learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
@@ -114,6 +124,7 @@ def _program(
         in_turn=frozenset(in_turn),
         is_first=preparations.is_of_this_turn(losses[0]) is None,
         scaled={i: note for i, call in enumerate(chosen) if (note := scaling_of(call.outputs)) is not None},
+        mapped=frozenset(mapped),
     )
 
 

@@ -153,7 +153,8 @@ class ReferenceEngine:
                     with alone(), mode or nullcontext(), instead_of_checkpoints(run_as_they_are):
                         loss = program.run(leaves, around)
                     # The mode would see Python numbers where the graph holds tensors.
-                    reading = read_losses([loss], {})
+                    # Nor is there a graph of one sample's loss, which has the factors of the loop's.
+                    reading = LossReading(()) if program.mapped else read_losses([loss], {})
                     wanted = [p for p in parameters if p.requires_grad]
                     with alone(), mode or nullcontext(), without_hooks(wanted):
                         found = gradients(loss, wanted, program, reading)
@@ -250,7 +251,7 @@ def _of_each_term(
 ) -> list[_Found]:
     """One backward for each term, in which nothing comes back from the nodes that reduced the others."""
     nodes = reading.reductions
-    if program.is_cached or not len({*nodes}) == len(nodes) == len(reading.terms):
+    if program.is_cached or program.mapped or not len({*nodes}) == len(nodes) == len(reading.terms):
         raise CannotReplay("the terms of its loss have no graphs of their own")
     found: list[_Found] = []
     for own in nodes:

@@ -48,7 +48,7 @@ from gradcheck_accum.engine.recorded_calls import (
     index_of_rows,
     memory_of_numbers,
 )
-from gradcheck_accum.engine.transformed import as_outside, outside
+from gradcheck_accum.engine.transformed import are_transforms_active, as_outside, is_wrapped, outside
 
 _KEPT_GRAPHLESS = 64
 """How many outputs of modules without a graph are remembered, with the module."""
@@ -285,6 +285,9 @@ class Tape(TorchFunctionMode):
             has_graph = False
         else:
             has_graph = any(tensor.requires_grad for tensor in tensors_in(result))
+        # Data that is prepared inside a transform exists in it alone: the script's own is what it is prepared from.
+        if are_transforms_active() and not has_graph:
+            has_graph = any(is_wrapped(tensor) and not tensor.requires_grad for tensor in tensors_in(result))
         if not has_graph and not written:
             return
         outputs = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))

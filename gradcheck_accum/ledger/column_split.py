@@ -316,6 +316,13 @@ class ColumnSplit:
                     f"what the loop puts into .grad is a multiple of {name}'s gradients that changes from window to "
                     "window, 1/K in some: whether it is due to the accumulation is unknown, so divide the losses by K"
                 )
+        for column in self.objective if self.evidence.points[0].term.reduction is Reduction.SUM else ():
+            if _is_put_in(column) and self.evidence.is_constant(column) and not column.scales_nothing:
+                return (
+                    f"what the loop puts into .grad is a multiple of {name}'s gradients whose number the source does "
+                    "not show, and which is no count of the window: whether a sum or a mean is meant is unknown, so "
+                    "divide the losses"
+                )
         for column in self.objective:
             if _is_put_in(column) and column.whole and self._counts_in_some_full_windows(column):
                 return (

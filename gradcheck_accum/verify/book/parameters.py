@@ -9,7 +9,7 @@ import torch
 from torch.optim.optimizer import Optimizer
 
 from gradcheck_accum.engine.rank_local import is_flattened, is_sharded
-from gradcheck_accum.engine.transformed import as_outside
+from gradcheck_accum.engine.transformed import as_outside, is_wrapped
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.vectors.sharded import own_part
 
@@ -124,7 +124,7 @@ class ParameterBook:
         It wraps the parameter, or a detached tensor of the same memory.
         """
         own = as_outside(tensor)
-        if own is tensor or id(own) in self.parameters:
+        if own is tensor or id(own) in self.parameters or is_wrapped(own):
             return own
         if len(self._at) != len(self.parameters):
             self._at = {p.data_ptr(): p for p in self.parameters.values()}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradcheck_accum.engine.tolerance import tidied, unit_roundoff
-from gradcheck_accum.engine.transformed import as_outside, outside
+from gradcheck_accum.engine.transformed import all_samples, as_outside, is_in_grad_of_samples, outside
 from gradcheck_accum.ledger.events import Backward, Factor, Opaque, Operation, Reason, ZeroGrad
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.stated_names import PUT_IN
@@ -23,6 +23,9 @@ from gradcheck_accum.verify.watching.autograd_grad import KeptGradients, Returne
 from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 from gradcheck_accum.verify.watching.run import Run
 
+_Asked = tuple[BackwardLosses, Location, int]
+"""Losses, where their gradients are computed, and for how many samples ``vmap`` does that at once."""
+
 
 class GradientsByHand:
     """Records each of them as a backward, once it is found in ``.grad``."""
@@ -32,7 +35,7 @@ class GradientsByHand:
         self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
         self._losses, self._batches, self._book = run.losses, run.batches, run.book
         self._kept = KeptGradients()
-        self._asked: tuple[BackwardLosses, Location] | None = None
+        self._asked: _Asked | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
         self.unwatched: Location | None = None
         """Where it first computed gradients of what no optimizer has."""
@@ -53,9 +56,15 @@ class GradientsByHand:
         if not any(id(own) in self._book.parameters for own in self._weights(inputs)):
             self.unwatched = self.unwatched or user_location()
             return False
+        samples = None
+        if is_in_grad_of_samples():
+            of_each = all_samples(_listed(outputs)[0])
+            if of_each is None:
+                return False
+            samples = len(of_each)
         self._run.choose_mode()
-        backward_losses = self._losses.read(_listed(outputs), weights, self._batches.drawn_since)
-        self._asked = backward_losses, user_location()
+        backward_losses = self._losses.read(_listed(outputs), weights, self._batches.drawn_since, samples=samples)
+        self._asked = backward_losses, user_location(), samples or 1
         return True
 
     def after(self, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
@@ -65,11 +74,11 @@ class GradientsByHand:
             with outside():
                 self._keep(asked, inputs, gradients, keeps_graph=keeps_graph)
 
-    def _keep(self, asked: tuple[BackwardLosses, Location], inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
-        backward_losses, where = asked
+    def _keep(self, asked: _Asked, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
+        backward_losses, where, samples = asked
         with self._attention.own_work():
             known = [
-                (own, as_outside(gradient))
+                (own, _of_all(gradient, samples))
                 for own, gradient in zip(self._weights(inputs), _listed(gradients), strict=True)
                 if id(own) in self._book.parameters and gradient is not None
             ]
@@ -150,6 +159,14 @@ class GradientsByHand:
             self._journal.add(
                 Opaque(where=returned.where, stores=stores, reason=Reason(returned.backward_losses.unknown))
             )
+
+
+def _of_all(gradient: torch.Tensor, samples: int) -> torch.Tensor:
+    """A gradient outside of transforms; the sum of those of all samples where ``vmap`` goes through some."""
+    own = all_samples(gradient)
+    if own is not None:
+        return own.sum(0)
+    return as_outside(gradient) if samples == 1 else as_outside(gradient) * samples
 
 
 def _listed(tensors: Any) -> list[torch.Tensor]:

@@ -89,12 +89,21 @@ class LossReader:
         return known[1]
 
     def read(
-        self, losses: Sequence[torch.Tensor], weights: Any, drawn: int, *, presumes: bool = False
+        self,
+        losses: Sequence[torch.Tensor],
+        weights: Any,
+        drawn: int,
+        *,
+        presumes: bool = False,
+        samples: int | None = None,
     ) -> BackwardLosses:
         """Read ``losses``; ``weights`` is backward's gradient argument, ``drawn`` counts the batches drawn for it.
 
-        ``presumes`` means that the number of targets of a loss may be presumed, where to ask for it takes long.
+        ``presumes`` means that the number of targets of a loss may be presumed, where to ask for it takes long,
+        ``samples`` that the losses are those of so many samples, which ``vmap`` goes through at once.
         """
+        if samples is not None:
+            return self._of_samples(losses, samples)
         with without_modes():
             # A mode of the script's own (one that counts operations) would see plain numbers for tensors.
             given = self._given.read(list(losses), weights)
@@ -115,8 +124,7 @@ class LossReader:
         if scaled:
             reading = replace(reading, scale=scaled[0])
         numbers = [own.number for own in given]
-        roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
-        self.precision = max([self.precision, *roundoffs])
+        self._note_precision(losses)
 
         def recorded() -> Program | None:
             originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in summed]
@@ -140,6 +148,25 @@ class LossReader:
                 replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )
         return BackwardLosses(of_samples, program, presumed=presumed)
+
+    def _note_precision(self, losses: Sequence[torch.Tensor]) -> None:
+        roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
+        self.precision = max([self.precision, *roundoffs])
+
+    def _of_samples(self, losses: Sequence[torch.Tensor], samples: int) -> BackwardLosses:
+        """Read the losses of samples, of which ``losses`` shows one: the gradients of all are summed."""
+        self._note_precision(losses)
+        try:
+            with without_modes():
+                reading = read_losses(losses, {})
+        except RuntimeError:
+            # A number of one sample alone has no value that could be asked for.
+            reading = LossReading((Term("a loss of a sample", Reduction.MEAN, None, (Factor(None),)),))
+        count = float(samples)
+        terms = tuple(replace(t, reduction=Reduction.SUM, units=count, rows=count) for t in reading.terms)
+        with self.tape.paused():
+            program = self.tape.program(losses) if self.records else None
+        return BackwardLosses(LossReading(terms), program)
 
     def _summed(self, loss: torch.Tensor, given: Given) -> torch.Tensor:
         """A vector of losses as the scalar whose backward does the same: the sum of its products with its weights."""

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.data import dataloader
 
 from gradcheck_accum.engine.checkpoints import instead_of_checkpoints
-from gradcheck_accum.engine.transformed import is_in_grad_alone
+from gradcheck_accum.engine.transformed import is_in_grad_alone, is_in_grad_of_samples
 from gradcheck_accum.verify.book.parameters import parameters_of, with_subclasses
 from gradcheck_accum.verify.book.steps_in_steps import calls_step_of_pytorch
 from gradcheck_accum.verify.stack import without_us
@@ -190,8 +190,8 @@ def _patch_backward(observer: Observer, stack: ExitStack) -> None:
             kwargs.get(name, args[position] if len(args) > position else None)
             for position, name in enumerate(("retain_graph", "create_graph"))
         )
-        # Nothing of ``torch.func.grad`` is, unless it is inside another transform: it always asks for a graph.
-        alone = not create_graph or is_in_grad_alone()
+        # Nothing of ``torch.func.grad`` is, inside ``vmap`` or alone: it always asks for one.
+        alone = not create_graph or is_in_grad_alone() or is_in_grad_of_samples()
         watched = alone and observer.before_grad(outputs, inputs, grad_outputs)
         gradients = None
         try:

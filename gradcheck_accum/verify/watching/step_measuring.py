@@ -33,7 +33,7 @@ NO_GRADIENT = (
 )
 PUT_IN = (
     "neither backward() nor torch.autograd.grad() computed the gradients of this step for its own parameters (they may "
-    "be those of a copy, or of single samples by vmap): the micro-batches that they come from are unknown, so compute "
+    "be those of a copy, or of other weights by vmap): the micro-batches that they come from are unknown, so compute "
     "them for these parameters to compare"
 )
 
