@@ -18,7 +18,7 @@ from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded
 from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.lint.torch_calls.masks import count_with_number, is_own_count, joined_masks, mean_over
-from gradcheck_accum.lint.torch_calls.metrics import combined
+from gradcheck_accum.lint.torch_calls.metrics import combined, is_read
 
 _ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.ADD: operator.add,
@@ -52,6 +52,9 @@ def _micro_batches_of(run: State, length: Any, size: Any) -> Num | None:
 def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     """``left op right``."""
     if isinstance(left, v.Figure) or isinstance(right, v.Figure):
+        if any(isinstance(one, Tensor) and not is_read(one) for one in (left, right)):
+            # A loss stays one, whatever number of the data, or of another loss, it is computed with.
+            return _tensor_arithmetic(run, op, left, right)
         return combined(run, op, left, right)
     micro_batches = _micro_batches_of(run, left, right) if op is Operator.FLOORDIV else None
     if micro_batches is not None:
