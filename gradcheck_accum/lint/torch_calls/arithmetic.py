@@ -306,9 +306,17 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
-    if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
+    if summed and counts and not _counts_rows(run, other):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
+
+
+def _counts_rows(run: State, number: Num) -> bool:
+    """Whether a number counts the rows of a micro-batch, or is their size times K, and so counts those of a window."""
+    if run.recorder.knows_units and number.value == run.recorder.units:
+        return True
+    steps = run.recorder.size_times(number)
+    return steps is not None and run.knowledge.counts_windows(int(steps.value), steps.origins)
 
 
 def _counts_terms(tensor: Tensor, product: Num) -> bool:
