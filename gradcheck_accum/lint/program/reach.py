@@ -322,7 +322,7 @@ class Reach:
         )
 
     def takes_next(self, body: Iterable[syntax.Statement]) -> bool:
-        """Whether any of the statements takes the next of an iterator, or the next few, itself or in a function here."""
+        """Whether any of the statements takes the next few of an iterator, itself or in a function of this file."""
         return any(self._any(self._to_draws, statement) for statement in body)
 
     def draws_at_random(self, node: syntax.Node) -> bool:

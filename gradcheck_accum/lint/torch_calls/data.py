@@ -174,7 +174,7 @@ def slice_of_data(
 def item_of_data(run: State, data: v.Data, place: Num) -> v.Data:
     """One of the batches in a tensor of batches, which a loop counts through: each is another micro-batch."""
     if _is_cut_elsewhere(run, (place.value,)):
-        run.recorder.learn_rows_of_part(data.shape[1])
+        run.recorder.learn_rows_of_part(data.shape[1] if data.shape else None)
     return data.item()
 
 
