@@ -119,6 +119,11 @@ def is_computed(origin: str) -> bool:
     return origin.startswith(_COMPUTED)
 
 
+def parts_of_computed(origins: Iterable[str]) -> frozenset[str]:
+    """The origins of the numbers that one of ``origins`` is computed from; none if it is not."""
+    return frozenset(part for one in origins if is_computed(one) for part in one.removeprefix(_COMPUTED).split(" "))
+
+
 def origin_of_length(name: str) -> str:
     """The origin of a number that is the length of the list which is known by ``name``."""
     return _LENGTH + name

@@ -329,6 +329,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
             is_tensor=True,
             is_blank=tail == "full" and any(map(is_left_out, args[1:])),
             shape=whole if len(whole) == len(shape) else (),
+            # Rows for so many windows: whoever made them said so, though not in a number.
+            is_counted_out=rows is None and any(map(v.is_multiple_of_steps, _sizes(tail, args, kwargs)[:1])),
         )
     if path.startswith("torch.nn.functional.") and (
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross", "kl_div"))
@@ -384,16 +386,19 @@ def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> li
     if tail == "arange" and len(args) > 1:
         known = [one.value for one in args[:3] if is_shown(one) and isinstance(one.value, int)]
         return [len(range(*known)) if len(known) == len(args) and known[2:] != [0] else None]
-    place = PLACE_OF_SIZE.get(tail, 0)
-    size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
-    sizes: list[Any] = [size]
-    if isinstance(size, (list, tuple)) and size:
-        sizes = list(size)
-    elif tail in TAKES_SIZES:
-        sizes = args
+    sizes = _sizes(tail, args, kwargs)
     # The order of all rows of data that do not show how many they are: they are no micro-batch's.
     sizes = [None if tail in ("randperm", "permutation") and not is_shown(one) else one for one in sizes]
     return [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in sizes]
+
+
+def _sizes(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """What a function of PyTorch that makes data is asked for, one size for each dimension."""
+    place = PLACE_OF_SIZE.get(tail, 0)
+    size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
+    if isinstance(size, (list, tuple)) and size:
+        return list(size)
+    return args if tail in TAKES_SIZES else [size]
 
 
 def _shape_of_values(run: State, values: Any) -> list[int | None]:

@@ -387,6 +387,9 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
     if bounds and all(isinstance(bound, Num) for bound in bounds):
         numbers = [int(bound.value) for bound in bounds]
         counted = range(*numbers) if len(numbers) < 3 or numbers[2] else range(0)
+        if trains and len(bounds) == 1 and v.COUNTED_OUT in bounds[0].tags:
+            # As many as the source says, though not in a number: they may be whole windows.
+            counted = range(run.knowledge.unbounded_length())
         if trains and any(v.WHOLE in bound.tags for bound in bounds):
             # As many turns as follow from the rows of a batch that does not show them.
             run.recorder.assumed_length = True

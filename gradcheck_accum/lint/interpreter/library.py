@@ -42,6 +42,7 @@ from gradcheck_accum.lint.torch_calls.data import (
     are_loaders,
     chunks,
     draw_from,
+    iterator_of,
     length_of_value,
     new_loader,
     one_after_another,
@@ -112,7 +113,8 @@ def _list(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(args[0], (v.Loader, v.Parameters, v.Chunks)):
         return args[0]
     match args[0]:
-        case ("islice", v.Stream() as drawn, stop):
+        case ("islice", v.Stream() | v.Loader(generated=True) as source, stop):
+            drawn = iterator_of(run, source) if isinstance(source, v.Loader) else source
             count = bind_steps(run, stop) if run.loops.depth else stop
             known = isinstance(count, Num) and isinstance(count.value, int) and 0 <= count.value <= v.LONGEST_LIST
             return list(itertools.islice(drawn.items, count.value)) if known else args[0]
@@ -333,7 +335,8 @@ def _chunk(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _split(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return split(run, args[0], args[1]) if len(args) > 1 else Symbol()
+    dimension = args[2] if len(args) > 2 else kwargs.get("dim")
+    return split(run, args[0], args[1], dimension) if len(args) > 1 else Symbol()
 
 
 def _data_loader(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:

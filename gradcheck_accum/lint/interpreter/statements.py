@@ -353,6 +353,21 @@ def _most_turns(run: State, loop: syntax.While, trains: bool) -> int:
     return run.knowledge.unbounded_length() if trains or _collects(run, loop) else 2
 
 
+def _from_its_data_on(loop: syntax.While, scope: v.Scope) -> Sequence[syntax.Statement]:
+    """The turns of a loop that ends where it gets no more data, each with the call that gets them.
+
+    ``batch = data.next()`` before the loop, and again at the end of each turn, gets the data of the turn that follows.
+    """
+    *others, last = loop.body
+    if not (isinstance(last, syntax.Assign) and isinstance(last.value, syntax.Call) and not last.value.args):
+        return loop.body
+    asked = {part.id for part in walk(loop.test) if isinstance(part, syntax.Name)}
+    got = {part.id for target in last.targets for part in walk(target) if isinstance(part, syntax.Name)}
+    held = [holder.names[name] for name in asked & got if (holder := scope.find(name)) is not None]
+    unknown = bool(held) and all(type(value) in (v.Symbol, v.Got) for value in held)
+    return (last, *others) if unknown and not last.value.keywords else loop.body
+
+
 def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     trains = run.reach.backward_in(node.body)
     if trains and run.loops.depth and isinstance(node.test, syntax.Constant) and not run.reach.draws(node.body):
@@ -366,8 +381,12 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
     run.loops.body = node.body if trains else outer_body
     run.loops.holds_a_window = outer_window and not trains
     guessed = False
+    body = _from_its_data_on(node, scope) if trains else node.body
+    gets_in_test = trains and any(isinstance(part, syntax.NamedExpr) for part in walk(node.test))
     try:
         while True:
+            if gets_in_test:
+                run.loops.begin_turn(trains)
             known = settled(run, node.test, scope)  # whether a loop goes on is no setting
             if known is None and not (guessed or trains or run.calls.yielded is not None):
                 guessed = True
@@ -380,10 +399,11 @@ def _while(run: State, node: syntax.While, scope: v.Scope) -> None:
                 run.recorder.is_cut_off = run.recorder.is_cut_off or only_a_break_ends
                 break
             turns += 1
-            run.loops.begin_turn(trains)
+            if not gets_in_test:
+                run.loops.begin_turn(trains)
             run.loops.last_slice = ()
             try:
-                run.execute(node.body, scope)
+                run.execute(body, scope)
             except Continued:
                 continue
     except Broke:

@@ -89,7 +89,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                 is_counted_out = rows_chosen is None and value.is_determined
                 varies = value.varies or chooses(index)
                 return v.Data(rows_chosen, made=index.made, varies=varies, is_counted_out=is_counted_out)
-            if isinstance(index, Num) and len(value.shape) > 1:
+            unshown = value.is_tensor and not value.shape and _is_counted(run, rows)
+            if isinstance(index, Num) and (unshown or len(value.shape) > 1):
                 # A tensor of batches that a call made, counted through by hand, or one of windows.
                 counts = run.loops.depth and not run.loops.passes and inner_training_loop(run, run.loops.body) is None
                 return item_of_data(run, value, index) if counts else value.item()
@@ -213,6 +214,12 @@ def _is_the_same_in_every_turn(run: State, node: syntax.Expression) -> bool:
     """Whether no loop of the function binds a name in an expression, and the expression calls nothing."""
     changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
     return all(not isinstance(inner, syntax.Call) and text_of(inner) not in changing for inner in walk(node))
+
+
+def _is_counted(run: State, place: syntax.Expression) -> bool:
+    """Whether a place is a name that a loop binds: another number in every turn."""
+    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    return isinstance(place, syntax.Name) and place.id in changing
 
 
 def _changes(run: State, index: syntax.Slice) -> bool:

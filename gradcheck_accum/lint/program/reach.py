@@ -114,7 +114,7 @@ class Reach:
         self._to_gradients = _closure(_either(TOUCH_GRADIENTS) | _GATHERS, callers)
         self._to_averages = _closure(_either(set().union(*(facts.updates for facts in every))), callers)
         self._to_optimizers = _closure(_either(OPTIMIZERS), callers)
-        self._to_draws = _closure(_either({"next"}), callers)
+        self._to_draws = _closure(_either({"next", "islice"}), callers)
         self._to_chance = _closure(_either(MAKES_AT_RANDOM | CHOOSES_AT_RANDOM), callers)
         self._to_ranks = _closure(_either(_as_called(AVERAGES_OVER_RANKS, every)), callers)
         self.driven = frozenset(own.driven)
@@ -347,7 +347,7 @@ class Reach:
 
     @remembered
     def takes_next(self, body: Iterable[syntax.Statement]) -> bool:
-        """Whether any of the statements takes the next of an iterator, itself or in a function of this file."""
+        """Whether any of the statements takes the next few of an iterator, itself or in a function of this file."""
         return any(self._any(self._to_draws, statement) for statement in body)
 
     def draws_at_random(self, node: syntax.Node) -> bool:

@@ -20,6 +20,7 @@ from gradcheck_accum.ledger.events import (
     WindowBound,
 )
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.ledger.stated_names import parts_of_computed
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.state.control import OutOfBudget
 from gradcheck_accum.lint.state.values import Figure, Num, Optimizer, Part, Scheduler, Stream, Tensor, is_part
@@ -130,6 +131,14 @@ class Recorder:
         """Whether a number is the one that a loader was given for the size of its batches, and micro-batches are."""
         is_their_size = self.knows_units and number.value == self.units
         return is_their_size and not number.origins.isdisjoint(self.sizes)
+
+    def size_times(self, number: Num) -> Num | None:
+        """What the size of the loader's batches is multiplied by in a number that is computed from it."""
+        others = parts_of_computed(number.origins) - self.sizes
+        if not self.knows_units or not self.units or others == parts_of_computed(number.origins):
+            return None
+        count, left = divmod(number.value, self.units)
+        return None if left else Num(int(count), origins=others)
 
     def locate(self, node: syntax.Node) -> Location:
         """The place of a node."""

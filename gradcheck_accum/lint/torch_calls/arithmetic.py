@@ -18,7 +18,7 @@ from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded
 from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.lint.torch_calls.masks import count_with_number, is_own_count, joined_masks, mean_over
-from gradcheck_accum.lint.torch_calls.metrics import combined
+from gradcheck_accum.lint.torch_calls.metrics import combined, is_read
 
 _ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.ADD: operator.add,
@@ -52,6 +52,9 @@ def _micro_batches_of(run: State, length: Any, size: Any) -> Num | None:
 def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
     """``left op right``."""
     if isinstance(left, v.Figure) or isinstance(right, v.Figure):
+        if any(isinstance(one, Tensor) and not is_read(one) for one in (left, right)):
+            # A loss stays one, whatever number of the data, or of another loss, it is computed with.
+            return _tensor_arithmetic(run, op, left, right)
         return combined(run, op, left, right)
     micro_batches = _micro_batches_of(run, left, right) if op is Operator.FLOORDIV else None
     if micro_batches is not None:
@@ -303,9 +306,17 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
     factor = factor_of(other, operation)
     summed = tensor.elementwise or any(part.reduction is Reduction.SUM for part in tensor.parts)
     counts = operation is Operation.DIVIDE and isinstance(other, Num) and not other.tags & {v.UNITS, v.STEPS, v.DERIVED}
-    if summed and counts and not (run.recorder.knows_units and other.value == run.recorder.units):
+    if summed and counts and not _counts_rows(run, other):
         return tensor.scaled(Factor(None, operation))
     return tensor.scaled(factor)
+
+
+def _counts_rows(run: State, number: Num) -> bool:
+    """Whether a number counts the rows of a micro-batch, or is their size times K, and so counts those of a window."""
+    if run.recorder.knows_units and number.value == run.recorder.units:
+        return True
+    steps = run.recorder.size_times(number)
+    return steps is not None and run.knowledge.counts_windows(int(steps.value), steps.origins)
 
 
 def _counts_terms(tensor: Tensor, product: Num) -> bool:

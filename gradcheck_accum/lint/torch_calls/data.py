@@ -80,8 +80,8 @@ def batches_from(run: State, loader: v.Loader) -> list[Any] | None:
     return found if found and all(v.is_data(one) and not isinstance(one, list) for one in found) else None
 
 
-def _iterator(run: State, generator: v.Loader) -> v.Stream:
-    """What ``next`` draws from, which a generator is itself: each of its batches is given once."""
+def iterator_of(run: State, generator: v.Loader) -> v.Stream:
+    """What ``next`` and ``islice`` draw from, which a generator is itself: each of its batches is given once."""
     if generator.drawn_from is None:
         given = batches_from(run, generator) if run.knowledge.has_remainders else None
         items = batches_of(generator, length_of(run, generator)) if given is None else given
@@ -95,7 +95,7 @@ def draw_from(run: State, source: Any) -> Any:
     Those of several iterators are terms of one objective, unless the loop counts them before it steps.
     """
     if isinstance(source, v.Loader) and source.generated and run.loops.catching:
-        source = _iterator(run, source)
+        source = iterator_of(run, source)
     counted = run.recorder.has_run and run.knowledge.counts_to_a_step()
     if counted or not (isinstance(source, v.Stream) and run.recorder.joins(source)):
         run.draw()
@@ -118,11 +118,14 @@ def chunks(run: State, count: Any) -> Any:
     return v.Chunks(count.value, origins=count.origins) if known else Symbol()
 
 
-def split(run: State, data: Any, size: Any) -> Any:
+def split(run: State, data: Any, size: Any, dimension: Any = None) -> Any:
     """A batch split into micro-batches of ``size`` rows, or of a list of sizes.
 
-    There are as many as are assumed where the source does not show it.
+    There are as many as are assumed where the source does not show it. Along another dimension than the first, each
+    has all rows.
     """
+    if dimension is not None and not (isinstance(dimension, Num) and dimension.value == 0):
+        return _split_along(run, data, size, dimension)
     if isinstance(size, (list, tuple)) and id(size) not in run.iterated.grown:
         rows = [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in size]
         return [v.Data(count, is_part=True) for count in rows]
@@ -131,6 +134,21 @@ def split(run: State, data: Any, size: Any) -> Any:
         return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
     whole = isinstance(data, v.Data) and data.is_counted_out
     return v.Chunks(ASSUMED_STEPS, assumed=True, whole=whole) if isinstance(data, (v.Data, Symbol)) else Symbol()
+
+
+def _split_along(run: State, data: Any, size: Any, dimension: Any) -> Any:
+    """A batch split into parts that are ``size`` long along a dimension that is not the first, with all rows each."""
+    if not isinstance(data, (v.Data, Symbol)):
+        return Symbol()
+    rows, whole = (data.rows, data.is_counted_out) if isinstance(data, v.Data) else (None, False)
+    if isinstance(size, (list, tuple)) and id(size) not in run.iterated.grown:
+        return [v.Data(rows, is_part=True) for _ in size]
+    place = dimension.value if isinstance(dimension, Num) else None
+    extent_there = data.size_along(place) if isinstance(data, v.Data) and isinstance(place, int) else None
+    if extent_there and isinstance(size, Num) and isinstance(size.value, int) and size.value > 0:
+        count = -(-extent_there // size.value)
+        return v.Chunks(count, rows) if count <= v.LONGEST_LIST else Symbol()
+    return v.Chunks(ASSUMED_STEPS, rows, assumed=True, whole=whole)
 
 
 def slice_of_data(
@@ -156,7 +174,7 @@ def slice_of_data(
 def item_of_data(run: State, data: v.Data, place: Num) -> v.Data:
     """One of the batches in a tensor of batches, which a loop counts through: each is another micro-batch."""
     if _is_cut_elsewhere(run, (place.value,)):
-        run.recorder.learn_rows_of_part(data.shape[1])
+        run.recorder.learn_rows_of_part(data.shape[1] if data.shape else None)
     return data.item()
 
 

@@ -170,7 +170,7 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
     if name in CUTS and args:
         return chunks(run, args[0])
     if name in SPLITS and args:
-        return split(run, base, args[0])
+        return split(run, base, args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
     if name == "item" and base.counted is not None:
         return base
     if name in COUNTS_ELEMENTS and base.varies:

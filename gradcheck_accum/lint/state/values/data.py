@@ -80,8 +80,8 @@ class Data:
         return replace(self, rows=rows, is_part=False, holds=holds, sizes=(), shape=())
 
     def item(self) -> Data:
-        """What is at a number along its leading dimension, of two or more that the source shows."""
-        return replace(self.changed(self.shape[1]), counted=None, drawn=None, shape=self.shape[1:])
+        """What is at a number along its leading dimension, of two or more."""
+        return replace(self.changed(*self.shape[1:2]), counted=None, drawn=None, shape=self.shape[1:])
 
     def size_along(self, dimension: int) -> int | None:
         """How long it is along a dimension, None where the source does not show that."""
