@@ -167,7 +167,8 @@ def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]
     """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1.
 
     And where those were divided whose weight is not known, but that were divided by K according to the source: what
-    else they were multiplied by before is in what is shown of them as well.
+    else they were multiplied by before is in what is shown of them as well. One term that was not divided shows that
+    the whole loss was not.
     """
     shares: dict[Location, list[float | None]] = {}
     by_name: dict[Location, list[Location | None]] = {}
@@ -191,7 +192,9 @@ def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]
         where: divisor
         for where, own in shares.items()
         for divisor in (account.steps, 1)
-        if all(share is not None and account.same(share * divisor, 1.0) for share in own)
+        for known in ([share for share in own if share is not None],)
+        if known and (divisor == 1 or len(known) == len(own))
+        if all(account.same(share * divisor, 1.0) for share in known)
     }
     named = {
         where: {place for place in own if place is not None}

@@ -58,18 +58,22 @@ def answered(run: State, node: syntax.Expression, value: Any) -> bool | None:
     return truth
 
 
-def decide(run: State, node: syntax.Expression, value: Any, acts: bool, taken_first: bool = True) -> bool | None:
+def decide(run: State, node: syntax.Expression, value: Any, acts: bool, holds_first: bool | None = None) -> bool | None:
     """The scenario's answer to an open condition; ``acts`` says that it decides on what happens to gradients.
 
-    ``taken_first`` says that the scenarios in which it holds come first; a default value comes before all others. A
-    guard gets no answer: whether a loop is left early is not a setting.
+    ``holds_first`` says whether the scenarios in which it holds come first: if None, those in which what it asks does,
+    without its negation, unless the loop asks whether it was given something. A default value comes before all others.
+    A guard gets no answer: whether a loop is left early is not a setting.
     """
     if run.question.in_guard:
         return None
     run.question.was_open = True
     key, negated = _question(node, value)
     run.wordings.setdefault(key, _in_words(node, negated))
-    first = True if taken_first else negated
+    if holds_first is None:
+        first = not (negated and run.loops.depth and _asks_for_something(node))
+    else:
+        first = holds_first != negated
     if isinstance(value, v.ByDefault):
         first = value.holds != negated
     if key in run.ruled and key not in run.decisions:
@@ -103,6 +107,14 @@ def _without_negation(node: syntax.Expression) -> tuple[syntax.Expression, bool]
 def _opposite(node: syntax.Compare) -> syntax.Compare:
     """A comparison that holds where ``node`` does not."""
     return syntax.Compare(node.where, node.origin, node.left, (OPPOSITES[node.ops[0]],), node.comparators)
+
+
+def _asks_for_something(node: syntax.Expression) -> bool:
+    """Whether a condition asks that there is something: ``scaler is not None``."""
+    match node:
+        case syntax.Compare(ops=(Comparison.ISNOT,), comparators=(syntax.Constant(value=None),)):
+            return True
+    return False
 
 
 def _in_words(node: syntax.Expression, negated: bool) -> tuple[str, str]:
@@ -233,7 +245,9 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
     phase = _last_phase(run, test, scope) if run.loops.depth else None
     if phase is not None:
         return bool(decide(run, test, v.ByDefault(holds=phase), acts))
-    return bool(decide_in_turn(run, test, value, scope, acts, taken_first=not leaves))
+    # What a turn does besides, and nothing to gradients, is a report more often than not.
+    adds = run.loops.depth > 0 and bool(body) and not (orelse or acts)
+    return bool(decide_in_turn(run, test, value, scope, acts, False if leaves else True if adds else None))
 
 
 def ends_pass(run: State, node: syntax.If) -> bool:
@@ -244,11 +258,11 @@ def ends_pass(run: State, node: syntax.If) -> bool:
 
 
 def decide_in_turn(
-    run: State, test: syntax.Expression, value: Any, scope: v.Scope, acts: bool, taken_first: bool = True
+    run: State, test: syntax.Expression, value: Any, scope: v.Scope, acts: bool, holds_first: bool | None = None
 ) -> bool | None:
     """The scenario's answer to an open condition (`decide`), whose turn to hold is yet to come where a step waits."""
     is_doubted = _doubt_boundary(run, test, scope)
-    answer = decide(run, test, value, acts, taken_first)
+    answer = decide(run, test, value, acts, holds_first)
     if is_doubted and answer is not run.question.steps_otherwise and _waits(run, test):
         return not answer
     return answer

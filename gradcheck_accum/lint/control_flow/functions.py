@@ -15,7 +15,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, Raised, Returned
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
-from gradcheck_accum.lint.syntax import text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, text_of, walk
 
 _DEPTH = 12
 _EVALUATION = 200
@@ -136,8 +136,10 @@ def _bind_arguments(run: State, function: v.Function, scope: v.Scope, args: list
         if parameter.arg in given:
             scope.names[parameter.arg] = v.passed_as(given[parameter.arg], parameter.arg)
         elif parameter.arg in defaults and not kwargs.get("**"):
-            scope.names[parameter.arg] = v.known_as(
-                run.evaluate(defaults[parameter.arg], function.scope), parameter.arg
+            default = run.evaluate(defaults[parameter.arg], function.scope)
+            offered = v.is_left_off(default, parameter.arg) and _counts_to(run, function, parameter.arg)
+            scope.names[parameter.arg] = (
+                run.resolve(Symbol(f"{name}.{parameter.arg}", 1)) if offered else v.known_as(default, parameter.arg)
             )
         else:
             scope.names[parameter.arg] = run.resolve(Symbol(f"{name}.{parameter.arg}"))
@@ -145,6 +147,37 @@ def _bind_arguments(run: State, function: v.Function, scope: v.Scope, args: list
         scope.names[spec.vararg.arg] = args[len(positional) :] or Symbol()
     if spec.kwarg is not None:
         scope.names[spec.kwarg.arg] = Symbol(f"{name}.{spec.kwarg.arg}")
+
+
+def _counts_to(run: State, function: v.Function, name: str) -> bool:
+    """Whether a function makes gradients and counts to this parameter for its steps, or what it calls may.
+
+    So does what an object counts to that it makes.
+    """
+    node, owner = function.node, function.owner
+    bodies = [getattr(node, "body", ())]
+    if isinstance(owner, v.Instance) and isinstance(node, syntax.FunctionDef) and node.name == "__init__":
+        bodies = [one.body for one in owner.cls.methods.values()]
+    training = [body for body in bodies if run.reach.steps(body) and run.reach.backward_in(body)]
+    return any(_is_counted_to(run, part, name) for body in training for statement in body for part in walk(statement))
+
+
+def _is_counted_to(run: State, node: syntax.Node, name: str) -> bool:
+    """Whether an expression compares a count with what has this name, or hands it on to what trains."""
+    match node:
+        case syntax.BinOp(op=Operator.MOD, right=right):
+            return _last_name(right) == name
+        case syntax.Compare(ops=((Comparison.EQ | Comparison.GTE),), comparators=(right,)):
+            return _last_name(right) == name
+        case syntax.Call():
+            given = (*node.args, *(keyword.value for keyword in node.keywords))
+            return any(_last_name(one) == name for one in given) and run.reach.backward(node)
+    return False
+
+
+def _last_name(node: syntax.Expression) -> str:
+    """The name that an expression is read by, of an attribute the last part; empty for any other."""
+    return node.id if isinstance(node, syntax.Name) else node.attr if isinstance(node, syntax.Attribute) else ""
 
 
 def call_from_outside(run: State, function: v.Function) -> None:

@@ -117,7 +117,7 @@ def _shown(record: Recorder, one: Recorded) -> list[LossShown]:
     figure: Figure = one.details["figure"]
     losses: dict[int, ShownLoss] = {}
     for part in figure.parts:
-        sent = record.graphs.get(part.origin)
+        sent = record.graphs.get(part.origin) or record.without_graphs.get(part.origin)
         loss = _loss_in(part, sent) if sent is not None and part.micro_batch == sent.micro_batch else None
         if loss is None or losses.setdefault(part.micro_batch, loss) != loss:
             return []

@@ -9,6 +9,7 @@ from typing import Any
 from gradcheck_accum.ledger.events import Factor
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.frameworks import self_counting
+from gradcheck_accum.lint.program.names import BEGINNING
 from gradcheck_accum.lint.program.torch_names import SYNC_SWITCH
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
@@ -24,6 +25,8 @@ from gradcheck_accum.lint.torch_calls.own_networks import keep
 def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) -> None:
     """Bind a target to a value."""
     match target:
+        case syntax.Name() if _resumes(run, target.id, scope.names.get(target.id), value):
+            pass
         case syntax.Name():
             scope.assign(target.id, v.known_as(self_counting.named(run, target.id, value), target.id))
         case syntax.Starred():
@@ -63,6 +66,16 @@ def assign(run: State, target: syntax.Expression, value: Any, scope: v.Scope) ->
                     assign(run, target.value, replace(holder, parts=parts), scope)
             elif isinstance(key, str):
                 _assign_to_unknown(run, target, holder, key, value)
+
+
+def _resumes(run: State, name: str, before: Any, value: Any) -> bool:
+    """Whether a training that would begin at a number of the source is put elsewhere, where an earlier one was left.
+
+    It is read from its beginning.
+    """
+    if run.in_training or not isinstance(before, Num) or not isinstance(before.value, int):
+        return False
+    return isinstance(value, (Symbol, v.Member)) and bool(BEGINNING.fits(name))
 
 
 def assign_in_place(run: State, target: syntax.Expression, before: Tensor, after: Tensor, scope: v.Scope) -> None:
@@ -113,6 +126,8 @@ def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: 
         run.freeze(sources_of(holder), value)
     elif target.attr == SYNC_SWITCH and sources_of(holder) is not None:
         run.sync.switch(sources_of(holder) or (), value if isinstance(value, bool) else None)
+    elif isinstance(holder, v.Instance) and _resumes(run, target.attr, holder.attributes.get(target.attr), value):
+        return
     elif isinstance(holder, (v.Instance, v.Class)):
         holder.attributes[target.attr] = v.known_as(value, target.attr)
     elif isinstance(holder, v.Model):

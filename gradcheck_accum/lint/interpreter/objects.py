@@ -136,9 +136,14 @@ def super_method(run: State, node: syntax.Call, scope: v.Scope) -> v.Function | 
 
 
 def is_inherited(run: State, name: str) -> bool:
-    """Whether a dotted name is a method that a class of this file has from a base elsewhere, or leaves to others."""
+    """Whether a dotted name is a method that a class of this file has from a base elsewhere, or leaves to others.
+
+    A method of an object that it holds (``self.writer.update``) is not its own.
+    """
     owner, _, method = name.partition(".")
     reach = run.reach
+    if "." in method:
+        return False
     return owner in reach.open_classes or method in reach.left_open or reach.is_empty(owner, method)
 
 

@@ -107,12 +107,16 @@ def adds_one(node: syntax.Node) -> TypeGuard[syntax.AugAssign]:
 
 def is_left_open(function: Function) -> bool:
     """Whether a method is there to be written in classes that derive from this one: all that it does is to refuse."""
-    *before, last = function.body
-    for statement in before:
-        if not (isinstance(statement, syntax.Expr) and isinstance(statement.value, syntax.Constant)):
-            return False
-    refuses = isinstance(last, syntax.Raise) and last.exc is not None and "NotImplemented" in text_of(last.exc)
-    return refuses or any("abstract" in text_of(decorator) for decorator in function.decorator_list)
+    first = next((statement for statement in function.body if not _is_constant(statement)), function.body[-1])
+    # What follows an exception never runs.
+    refuses = isinstance(first, syntax.Raise) and first.exc is not None and "NotImplemented" in text_of(first.exc)
+    is_short = all(map(_is_constant, function.body[:-1]))
+    return refuses or (is_short and any("abstract" in text_of(decorator) for decorator in function.decorator_list))
+
+
+def _is_constant(statement: syntax.Statement) -> bool:
+    """Whether a statement is a text or another constant, which does nothing."""
+    return isinstance(statement, syntax.Expr) and isinstance(statement.value, syntax.Constant)
 
 
 def does_nothing(function: Function) -> bool:
@@ -125,9 +129,7 @@ def _does_nothing(statement: syntax.Statement) -> bool:
         return statement.value is None or (
             isinstance(statement.value, syntax.Constant) and statement.value.value is None
         )
-    if isinstance(statement, syntax.Expr):
-        return isinstance(statement.value, syntax.Constant)
-    return isinstance(statement, syntax.Pass)
+    return isinstance(statement, syntax.Pass) or _is_constant(statement)
 
 
 def last_part(node: syntax.Expression) -> str:

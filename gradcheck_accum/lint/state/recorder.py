@@ -85,6 +85,8 @@ class Recorder:
     """The origins of the numbers that loaders were given for the size of their batches."""
     graphs: dict[Hashable, Part] = field(default_factory=dict)
     """The losses that ``backward`` was called on, by their flow."""
+    without_graphs: dict[Hashable, Part] = field(default_factory=dict)
+    """What was in such a loss as a number alone, by the flow of that."""
     backwards: dict[Hashable, Location] = field(default_factory=dict)
     """The places of these calls, by flow."""
     keepers: dict[Location, None] = field(default_factory=dict)
@@ -221,7 +223,8 @@ class Recorder:
         self._last[place] = (micro_batch, self._steps, len(self.raw))
         self._ran = self.micro_batch
         self._differentiated = True
-        self.backwards.update({part.flow: where for part in tensor.parts})
+        self.backwards.update({flow: where for part in tensor.parts for flow in (part.origin, part.flow)})
+        self.without_graphs.update({p.origin: p for p in tensor.parts if p.origin != p.flow})
         self._note_divisors(tensor)
         self.raw.append(
             Recorded(

@@ -102,11 +102,20 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return Tensor((replace(_fresh(run, "expression"), factors=factors),), elementwise=True)
     if isinstance(left, v.Samples):
         return UNKNOWN
-    if isinstance(left, Symbol) and isinstance(right, Num) and right.tags & {v.STEPS, v.DERIVED} and not left.name:
+    if isinstance(left, Symbol) and not left.name and isinstance(right, Num) and _scales_by_steps(run, op, right):
         # An unnamed result of a call, scaled by K: a loss whose making could not be followed.
-        return _tensor_arithmetic(run, op, Tensor((_fresh(run, "loss"),)), right)
+        factors = (Factor(None),) if isinstance(left, v.Scaled) else ()
+        return _tensor_arithmetic(run, op, Tensor((replace(_fresh(run, "loss"), factors=factors),)), right)
     scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
     return v.SCALED if scales else UNKNOWN
+
+
+def _scales_by_steps(run: State, op: Operator, number: Num) -> bool:
+    """Whether a number is made from K, or one that the loop counts to for its steps and that it divides by."""
+    if number.tags & {v.STEPS, v.DERIVED}:
+        return True
+    may_be = op is Operator.DIV and run.in_training and isinstance(number.value, int) and number.value > 1
+    return may_be and run.knowledge.counts_windows(int(number.value), number.origins)
 
 
 def _gradient_arithmetic(op: Operator, left: Any, right: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from gradcheck_accum.ledger.events import Operation, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import are_counted_out, call_function
+from gradcheck_accum.lint.program.names import BEGINNING
 from gradcheck_accum.lint.program.torch_names import (
     ASKS_EACH,
     COUNTS,
@@ -125,6 +126,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             # What has a number for its default is a setting, in whatever it is looked up.
             default = args[1].value if len(args) > 1 and isinstance(args[1], Num) else None
             held = base.member(args[0]) if base.name or default is None else Symbol(args[0])
+            if default == 0 and BEGINNING.fits(args[0]) and held.name not in run.assigned:
+                return Num(0)
             return replace(held, default=default) if isinstance(default, (int, float)) else held
         case Symbol() | v.Reference() if name in PREPARES and args:
             return prepared(name, args)

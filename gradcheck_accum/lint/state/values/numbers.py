@@ -85,6 +85,11 @@ def known_as(value: Any, name: str) -> Any:
     return value.known_as(name) if isinstance(value, Num) else value
 
 
+def is_left_off(value: Any, name: str) -> bool:
+    """Whether a default value is a K of 1: accumulation is offered there, and left to whoever sets it."""
+    return isinstance(value, Num) and value.value == 1 and is_name_of_steps(name)
+
+
 def passed_as(value: Any, name: str) -> Any:
     """A value that a call passes for the parameter ``name``."""
     return value.known_as(name_of_parameter(name, value.origins)) if isinstance(value, Num) else value
