@@ -129,3 +129,71 @@ def test_the_sums_of_all_images_are_one_sum(steps: int, tmp_path: Path) -> None:
 def test_what_is_no_share_of_them_is_not_passed(divisor: str, verdict: Verdict, tmp_path: Path) -> None:
     result = watch_source(BOXES.format(steps=3, divisor=divisor), tmp_path)
     assert result.verdict is verdict, result.reason
+
+
+TWO_PLACES = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Linear(5, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+first, second = [[(torch.randn(4, 5), torch.randint(0, 3, (4,))) for _ in range(6)] for _ in range(2)]
+cross_entropy = nn.CrossEntropyLoss()
+for (x, y), (u, v) in zip(first, second):
+    ({first} * cross_entropy(model(x), y)).backward()
+    ({second} * cross_entropy(model(u), v)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        # The mean of two micro-batches, or a sum of two terms with coefficients of their own: right as either.
+        ("0.5", "0.5", Verdict.EQUIVALENT),
+        ("0.35", "0.35", Verdict.EQUIVALENT),
+        # Right as terms, wrong as micro-batches: that 0.5 is 1/2 does not say which.
+        ("0.5", "1", Verdict.INCONCLUSIVE),
+        ("0.5", "0.25", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_factor_that_equals_a_share_does_not_say_what_two_places_are(
+    first: str, second: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    result = watch_source(TWO_PLACES.format(first=first, second=second), tmp_path)
+    assert (result.verdict, result.diagnosis) == (verdict, ()), result.reason
+
+
+DISCRIMINATOR = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+torch.manual_seed(32)
+generator = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 2))
+critic = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 1))
+of_generator = torch.optim.Adam(generator.parameters(), lr=2e-3)
+of_critic = torch.optim.Adam(critic.parameters(), lr=2e-3)
+def bce(logits, value):
+    return F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, value))
+for turn in range(4):
+    real, fake = torch.randn({rows}, 2), generator(torch.randn({rows}, 2))
+    of_critic.zero_grad()
+    (0.5 * bce(critic(real), 0.9)).backward()
+    (0.5 * bce(critic(fake.detach()), 0.0)).backward()
+    {penalty}
+    of_critic.step()
+    of_generator.zero_grad()
+    bce(critic(fake), 1.0).backward()
+    of_generator.step()
+"""
+PENALTY = """x = real.clone().requires_grad_(True)
+    slope = torch.autograd.grad(critic(x).sum(), x, create_graph=True)[0]
+    (10 * (slope.norm(dim=1) - 1).square().mean()).backward()"""
+
+
+@pytest.mark.parametrize("rows", [2, 5])
+@pytest.mark.parametrize("penalty", ["", PENALTY])
+def test_halves_of_a_discriminators_loss_are_its_objective(rows: int, penalty: str, tmp_path: Path) -> None:
+    result = watch_source(DISCRIMINATOR.format(rows=rows, penalty=penalty), tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason

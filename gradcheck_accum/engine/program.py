@@ -17,6 +17,7 @@ from torch.overrides import resolve_name
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.containers import Packed, leaves_of, rebuilt, tensors_in
 from gradcheck_accum.engine.graph_nodes import Scaling, note_again
+from gradcheck_accum.engine.left_behind import LeftBehind, listening
 from gradcheck_accum.engine.lent_weights import Lent
 from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
@@ -46,9 +47,9 @@ class Program:
 
     ``results`` are the losses that one backward was called on.
 
-    ``kept`` lists, for each step, the tensors that its module stores in attributes and that the loss depends on too:
-    the submodule and the attribute. ``rng_states`` are the states of the generators before each step that drew from
-    them, ``constants`` the strings that its calls were given, and the numbers that its tensors were computed with
+    ``kept`` lists, for each step, the tensors that its module leaves behind without returning them, and that the loss
+    may depend on too. ``rng_states`` are the states of the generators before each step that drew from them,
+    ``constants`` the strings that its calls were given, and the numbers that its tensors were computed with
     (except scalars, whose factors are known). ``written`` lists, for each step, the positions of the tensors among its
     arguments that it writes into, ``buffers`` the leaves that any step writes into. ``by_position`` says that the loop
     itself splits a batch at fixed positions, so that joined micro-batches may not be the batch that it would have made,
@@ -65,7 +66,7 @@ class Program:
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
-    kept: list[list[tuple[str, str]]]
+    kept: list[list[LeftBehind]]
     written: list[tuple[int, ...]]
     buffers: frozenset[int]
     leaves: list[torch.Tensor]
@@ -176,13 +177,14 @@ class Program:
             args = _fill(args, leaves, made)
             kwargs = _fill(kwargs, leaves, made)
             cast = nullcontext() if autocast is None else torch.autocast(autocast[0], dtype=autocast[1])
-            with cast, nullcontext() if around is None else around(position):
+            kept = self.kept[position]
+            with cast, nullcontext() if around is None else around(position), listening(function, kept) as heard:
                 result = function(*args, **kwargs)
             if position in self.scaled:
                 note_again(result, self.scaled[position])
             made.append(list(tensors_in(result)))
             if isinstance(function, nn.Module):
-                made[-1] += [getattr(function.get_submodule(owner), name) for owner, name in self.kept[position]]
+                made[-1] += [one.of(function, heard) for one in kept]
             if self.written[position]:
                 given = list(tensors_in((args, kwargs)))
                 made[-1] += [given[written] for written in self.written[position]]

@@ -10,6 +10,7 @@ from torch import nn
 from gradcheck_accum.engine.containers import taken_apart
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.graph_nodes import scaling_of
+from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
 from gradcheck_accum.engine.lent_weights import steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of
@@ -19,8 +20,8 @@ from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
 from gradcheck_accum.engine.transformed import all_samples, as_outside
 
-Attributes = list[list[tuple[str, str, torch.Tensor]]]
-"""For each call, the tensors that its module stores: the submodule, the attribute, and the tensor."""
+_AllLeftBehind = list[list[tuple[LeftBehind, torch.Tensor]]]
+"""For each call, the tensors that its module leaves behind without returning them."""
 
 
 def program_of(
@@ -31,23 +32,23 @@ def program_of(
     as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside,
 ) -> Program | None:
     """How the losses of one backward were computed; None if part of it was not recorded."""
-    # Few modules store in an attribute what a loss depends on, and searching all of them is slow.
-    nothing: Attributes = [[] for _ in calls]
+    # Few modules leave something behind that a loss depends on, and searching all of them is slow.
+    nothing: _AllLeftBehind = [[] for _ in calls]
     return _program(calls, losses, nothing, preparations, is_weight, as_weight) or _program(
-        calls, losses, _attributes(calls), preparations, is_weight, as_weight
+        calls, losses, _left_behind(calls), preparations, is_weight, as_weight
     )
 
 
 def _program(
     calls: list[Call],
     losses: Sequence[torch.Tensor],
-    attributes: Attributes,
+    left_behind: _AllLeftBehind,
     preparations: Preparations,
     is_weight: Callable[[torch.Tensor], bool],
     as_weight: Callable[[torch.Tensor], torch.Tensor],
 ) -> Program | None:
     outputs = [
-        [*c.outputs, *(tensor for _, _, tensor in kept), *c.changed] for c, kept in zip(calls, attributes, strict=True)
+        [*c.outputs, *(tensor for _, tensor in kept), *c.changed] for c, kept in zip(calls, left_behind, strict=True)
     ]
     needed = needed_calls(calls, outputs, losses)
     if needed is None or not _is_all_followed(calls, needed):
@@ -103,7 +104,7 @@ def _program(
     is_one_sample = not mapped and _is_one_sample(chosen)
     return Program(
         steps=steps,
-        kept=[[(owner, name) for owner, name, _ in attributes[old]] for old in sorted(needed)],
+        kept=[[place for place, _ in left_behind[old]] for old in sorted(needed)],
         written=[call.written for call in chosen],
         buffers=frozenset(buffers),
         leaves=leaves,
@@ -187,18 +188,15 @@ def _is_all_followed(calls: Sequence[Call], needed: set[int]) -> bool:
     return seen and all(calls[index].is_followed for index in needed)
 
 
-def _attributes(calls: list[Call]) -> Attributes:
-    """For each call the tensors with a graph that its module keeps: the submodule's name, the attribute's, the tensor.
-
-    A module's attributes hold the results of its last call.
-    """
-    found: Attributes = [[] for _ in calls]
+def _left_behind(calls: list[Call]) -> _AllLeftBehind:
+    """For each call the tensors with a graph that its module leaves behind without returning them."""
+    found: _AllLeftBehind = [[] for _ in calls]
     last = {id(call.function): index for index, call in enumerate(calls) if isinstance(call.function, nn.Module)}
-    for index in last.values():
-        for owner, module in calls[index].function.named_modules():  # type: ignore[attr-defined]
-            for name, value in vars(module).items():
-                if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-                    found[index].append((owner, name, value))
+    for index, call in enumerate(calls):
+        if isinstance(call.function, nn.Module) and last[id(call.function)] == index:
+            found[index] += stored_in(call.function)
+        tensors = ((Heard(position), one()) for position, one in enumerate(call.heard))
+        found[index] += [(place, tensor) for place, tensor in tensors if tensor is not None and tensor.requires_grad]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,8 @@ class Call:
     outside the tape. ``versions`` are those of ``made`` right after the call. ``is_followed`` says that running it
     again repeats all of its effects, ``looks_up_rows`` that a module indexed rows with integers that it was given.
     ``of_one_sample`` are the layers in a module that were called with one sample alone, once for each call, and
-    ``of_vectors`` says that the module and all linear layers in it were given vectors.
+    ``of_vectors`` says that the module and all linear layers in it were given vectors. ``heard`` is what submodules
+    with forward hooks returned, in order.
     """
 
     function: Callable[..., Any]
@@ -63,6 +65,7 @@ class Call:
     looks_up_rows: bool = False
     of_one_sample: tuple[int, ...] = ()
     of_vectors: bool = False
+    heard: tuple[weakref.ref[torch.Tensor], ...] = ()
     versions: list[int | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:

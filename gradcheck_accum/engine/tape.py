@@ -32,6 +32,7 @@ from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.containers import as_it_is, taken_apart, tensors_in
 from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
+from gradcheck_accum.engine.left_behind import is_heard
 from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
@@ -147,6 +148,8 @@ class Tape(TorchFunctionMode):
     """The layers in it that were called with one sample alone."""
     _dimensions: set[int] = field(default_factory=set)
     """How many dimensions the inputs of its linear layers had."""
+    _heard: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    """What submodules of it with forward hooks have returned."""
     _graphless: deque[tuple[weakref.ref[torch.Tensor], nn.Module]] = field(
         default_factory=lambda: deque(maxlen=_KEPT_GRAPHLESS)
     )
@@ -275,6 +278,7 @@ class Tape(TorchFunctionMode):
         looks_up_rows: bool = False,
         of_one_sample: tuple[int, ...] = (),
         of_vectors: bool = False,
+        heard: tuple[weakref.ref[torch.Tensor], ...] = (),
     ) -> None:
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
@@ -295,6 +299,7 @@ class Tape(TorchFunctionMode):
         args = tuple([*given] if type(given) is list else given for given in args)
         call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
         call.looks_up_rows, call.of_one_sample, call.of_vectors = looks_up_rows, of_one_sample, of_vectors
+        call.heard = heard
         is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
         if not is_on_tape and not self._holds(call.changed):
             return
@@ -345,13 +350,15 @@ class Tape(TorchFunctionMode):
         if self._inside is not None and not isinstance(module, Checkpointed):
             self._inside.append(module)
         if not self._depth:
-            self._of_one_sample, self._dimensions = [], set()
+            self._of_one_sample, self._dimensions, self._heard = [], set(), []
         if not self.pauses and takes_one_sample(module, args, kwargs):
             self._of_one_sample.append(id(module))
         if not self.pauses and (dimensions := dimensions_of(module, args)) is not None:
             self._dimensions.add(dimensions)
         if self._depth or self.pauses or not torch.is_grad_enabled():
             result = self._as_one(call, args, kwargs)
+            if self._depth and not self.pauses and is_heard(module):
+                self._heard += map(weakref.ref, tensors_in(result))
             if not self._depth and not self.pauses:
                 self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
             return result
@@ -376,6 +383,7 @@ class Tape(TorchFunctionMode):
                 looks_up_rows=self._looks_up_rows,
                 of_one_sample=tuple(self._of_one_sample),
                 of_vectors=takes_vectors(tensors, self._dimensions),
+                heard=tuple(self._heard),
             )
             if self.on_call is not None:
                 self.on_call("__call__", given, result)

@@ -307,6 +307,15 @@ class _Reader:
         if unsure and self._is_divided_by_all(evidence):
             note = _of_turns if self._takes_turns(one, every) else _of_some
             return {one: reading.give_up(note(one, steps, self.steps))}
+        like = _of_its_kind(one, every)
+        held = _held_by_full(one, self.windows, self.steps)
+        if self.coefficient is None and like and held < steps and not is_right(reading, evidence, shorter=True):
+            # They may be micro-batches, or terms of the objective on data of their own: that a factor is 1/K says not.
+            alone, own = self._read(one, held)
+            if is_right(own, alone):
+                together, whole = self._read(Series(one.lines.union(*(o.lines for o in like)), one.name), self.steps)
+                either = is_right(whole, together)
+                return {one: own if either else reading.give_up(_of_some(one, held, self.steps))}
         if not reading.is_dark or len(one.lines) == 1:
             return {one: reading}
         apart = [Series(frozenset([line]), one.name) for line in sorted(one.lines)]
@@ -552,9 +561,16 @@ def _steps_of(series: Series, every: Sequence[Series], windows: Iterable[Window]
     A penalty may have one backward in each window, and each of several tasks its own. Where another place runs the
     backward of losses of the same kind, both may be one series that was not recognized as one.
     """
-    kind = kind_in(series.name)
-    if any(other.lines != series.lines and kind_in(other.name) == kind for other in every):
-        return steps
+    return steps if _of_its_kind(series, every) else _held_by_full(series, windows, steps)
+
+
+def _of_its_kind(series: Series, every: Iterable[Series]) -> list[Series]:
+    """The other series of losses of this kind, whose backward another place runs."""
+    return [o for o in every if o.lines != series.lines and kind_in(o.name) == kind_in(series.name)]
+
+
+def _held_by_full(series: Series, windows: Iterable[Window], steps: int) -> int:
+    """How many micro-batches of each full window have ``series``; all of them where that is not the same number."""
     held = {len(_held(series, window.fresh())) for window in windows if window.micro_batches == steps} - {0}
     return min(steps, held.pop()) if len(held) == 1 else steps
 
