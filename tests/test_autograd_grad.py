@@ -639,8 +639,11 @@ def test_a_gradient_at_the_address_of_another_is_seen_to_be_another(reference: s
 
     elsewhere, _, _ = watched(partial(loop, keeps=True), batches(), reference)
     assert not reused[0]
-    result, _, _ = watched(partial(loop, keeps=False), batches(), reference)
-    if not reused[0]:
+    for _ in range(10):
+        result, _, _ = watched(partial(loop, keeps=False), batches(), reference)
+        if reused[0]:
+            break
+    else:
         pytest.skip("something else is at the addresses that became free")
     assert result.verdict is elsewhere.verdict is Verdict.DEVIATES
     assert result.diagnosis == elsewhere.diagnosis
