@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -599,3 +600,52 @@ def test_a_multiple_that_counts_something_in_some_windows_is_undecided_and_a_lim
                 p.grad = t * factor
             optimizer.step()
     assert observation.result().verdict is verdict
+
+
+def _copy_at(address: int, values: torch.Tensor) -> torch.Tensor:
+    """A copy at an address that has become free, as the next tensor often is; elsewhere if something else is there."""
+    others = [values.clone() for _ in range(1000)]
+    return next((made for made in others if id(made) == address), others[0])
+
+
+@pytest.mark.parametrize("reference", ["ledger", "both", "sketch"])
+def test_a_gradient_at_the_address_of_another_is_seen_to_be_another(reference: str) -> None:
+    # What autograd.grad() gave for the first micro-batch is replaced by what it gave for the second.
+    kept: list[torch.Tensor] = []
+    reused = [0]
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch], *, keeps: bool) -> None:
+        body, head = list(model[0].parameters()), list(model[2].parameters())  # type: ignore[index]
+        for i, batch in enumerate(given):
+            loss = loss_of(model, *batch) / K
+            if i % K == 2:
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                continue
+            made = list(torch.autograd.grad(loss, body, retain_graph=True))
+            for parameter in body:
+                values = made.pop(0)
+                if parameter.grad is None:
+                    parameter.grad = values
+                    continue
+                address = id(parameter.grad)
+                if keeps:
+                    kept.append(parameter.grad)
+                parameter.grad = None
+                parameter.grad = _copy_at(address, values)
+                reused[0] += id(parameter.grad) == address
+            loss.backward(inputs=head)
+
+    elsewhere, _, _ = watched(partial(loop, keeps=True), batches(), reference)
+    assert not reused[0]
+    for _ in range(10):
+        result, _, _ = watched(partial(loop, keeps=False), batches(), reference)
+        if reused[0]:
+            break
+    else:
+        pytest.skip("something else is at the addresses that became free")
+    assert result.verdict is elsewhere.verdict is Verdict.DEVIATES
+    assert result.diagnosis == elsewhere.diagnosis
+    ratios = [window.grad_norm_ratio for window in elsewhere.windows]
+    assert [window.grad_norm_ratio for window in result.windows] == pytest.approx(ratios)

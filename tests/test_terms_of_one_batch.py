@@ -165,6 +165,35 @@ def test_batches_that_several_loaders_gave_together_are_one_micro_batch(
     assert lint_source(SETUP + loop, "train.py") == []
 
 
+ITERATORS = """\
+one = DataLoader(TensorDataset(xs, first), batch_size=7)
+two = DataLoader(TensorDataset(xs.flip(0), second), batch_size=7)
+kept = []
+for window in range(6):
+    batches = []
+    for loader in {loaders}:
+        iterator = iter(loader)
+        batches.append(next(iterator))
+        {fate}
+    for head, (x, y) in zip({heads}, batches):
+        cross_entropy(head(trunk(x)), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("fate", ["kept.append(iterator)", "del iterator"])
+@pytest.mark.parametrize(
+    ("loaders", "heads", "micro_batches"), [("(one, two)", "heads", 1), ("(one, one)", "(heads[0], heads[0])", 2)]
+)
+def test_an_iterator_that_is_gone_is_not_taken_for_the_next(
+    loaders: str, heads: str, micro_batches: int, fate: str, tmp_path: Path
+) -> None:
+    # What is made where it was has its address: two loaders are not one, and one loader is not two.
+    result = watch_source(SETUP + ITERATORS.format(loaders=loaders, heads=heads, fate=fate), tmp_path)
+    assert {window.micro_batches for window in result.windows} == {micro_batches}
+
+
 @pytest.mark.parametrize("reference", ["both", "sketch"])
 def test_batches_that_one_loader_gave_are_several(reference: str, tmp_path: Path) -> None:
     loop = """\

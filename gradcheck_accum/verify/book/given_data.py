@@ -76,18 +76,17 @@ class GivenData:
         self._draw = Draw(0)
         self._has_run = True
 
-    def drew(self, loader: Any, batch: Any) -> None:
-        """A data loader yielded a batch."""
+    def drew(self, iterator: Any, loader: int, batch: Any) -> None:
+        """The iterator of a data loader, by its number, yielded a batch."""
         if self._has_run:
             self._draw, self._has_run = Draw(self._draw.number + 1), False
-        self._draw.batches[id(loader)] += 1
-        # What yields is the loader's iterator.
-        stacks = loader._auto_collation and loader._collate_fn is default_collate
+        self._draw.batches[loader] += 1
+        stacks = iterator._auto_collation and iterator._collate_fn is default_collate
         for tensor in tensors_in(batch):
             place = _place(tensor, tensor._version)
             if stacks:
                 self._draw.stacked.add(place)
-            self._draw.loader_of[self._number(tensor)] = self._draw.loader_of[place] = id(loader)
+            self._draw.loader_of[self._number(tensor)] = self._draw.loader_of[place] = loader
 
     def note(self, args: Any, kwargs: Any) -> None:
         """An outermost module is called while no program is recorded."""

@@ -43,6 +43,7 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_sums import GradientSum
 from gradcheck_accum.verify.book.held import Change, Held, after, divided_by, times
+from gradcheck_accum.verify.book.marks import NONE, Mark
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.unread import PARTLY_CLEARED, UnreadBook, is_cleared
 from gradcheck_accum.verify.vectors.inner_products import dense, numbers, same_bits, stretches, which_are_same
@@ -86,8 +87,8 @@ class GradientBook(UnreadBook):
         """The part whose sum is the same tensor as a parameter's expected gradient."""
         self._exact: set[int] = set()
         """The parameters whose gradients were bitwise equal to what is expected when last compared."""
-        self._now: dict[int, tuple[tuple[int, int], torch.Tensor]] = {}
-        """The last sketches of current gradients, with the identity and version of the tensor that each is of."""
+        self._now: dict[int, tuple[Mark, torch.Tensor]] = {}
+        """The last sketches of current gradients, with the mark of the tensor that each is of."""
         self._as_before: dict[int, torch.Tensor] = {}
         """Gradients as they were before a change, while they are looked at instead of what they are now."""
         self._squares: dict[int, list[torch.Tensor]] = {}
@@ -131,11 +132,10 @@ class GradientBook(UnreadBook):
         """A gradient as it is now, in the form in which it is held."""
         if not self.is_sketched(key):
             return dense(gradient).detach()
-        mark = id(gradient), gradient._version
-        seen, sketch = self._now.get(key, (None, None))
-        if seen != mark or sketch is None:
+        seen, sketch = self._now.get(key, (NONE, None))
+        if sketch is None or not seen.is_of(gradient):
             sketch = self.sketcher.of(key, gradient)
-            self._now[key] = mark, sketch
+            self._now[key] = Mark.of(gradient), sketch
         return sketch
 
     def is_scaled(self, key: int) -> bool:
@@ -322,13 +322,13 @@ class GradientBook(UnreadBook):
                 continue
             # The first gradient is stored as a new tensor; each of the others is added once. Comparing the first as
             # well would mean a device synchronization.
-            seen = self._seen.get(key, (0, 0))
-            added_once = seen == (id(now), now._version - 1) or (seen == (0, 0) and now._version == 0)
+            seen = self._seen.get(key, NONE)
+            added_once = now._version == 0 if seen.tensor is None else self._is_as_at(key, seen, writes=1)
             if not added_once and not self._holds(key, square):
                 changed = True
                 self.look([key])
             else:
-                self._seen[key] = (id(now), now._version)
+                self._mark(key)
         return changed
 
     def _not_as_expected(self, keys: Iterable[int]) -> list[int]:
@@ -415,7 +415,8 @@ class GradientBook(UnreadBook):
             return now is expected
         # Foreach operations on sharded gradients do not change their version counters.
         counted = not (self.sharded and is_sharded(self.parameters[key]))
-        if counted and self._seen.get(key) == (id(now), now._version) and not thoroughly:
+        seen = self._seen.get(key)
+        if counted and seen is not None and seen.is_of(now) and not thoroughly:
             return True
         return self._holds(key)
 
@@ -434,7 +435,7 @@ class GradientBook(UnreadBook):
             if now is None or then is None:
                 if now is not then:
                     found.append(key)
-            elif self._seen.get(key) != (id(now), now._version):
+            elif (seen := self._seen.get(key)) is None or not seen.is_of(now):
                 found.append(key)
         return found
 

@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer
 from gradcheck_accum.ledger.events import Cause, Event, Opaque, Reason, ZeroGrad
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.windows import UNREAD
+from gradcheck_accum.verify.book.marks import NONE, Mark
 from gradcheck_accum.verify.book.parameters import ParameterBook, parameters_of
 from gradcheck_accum.verify.vectors.inner_products import dense
 
@@ -23,10 +24,10 @@ class UnreadBook(ParameterBook):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[int, tuple[int, int]] = {}
-        self.unread: dict[int, tuple[int, int] | None] = {}
-        """The parameters whose gradients are not read; with the identity and version of what was left, where they will
-        be from the next backward on."""
+        self._seen: dict[int, Mark] = {}
+        self.unread: dict[int, Mark | None] = {}
+        """The parameters whose gradients are not read; with the mark of what was left, where they will be from the next
+        backward on."""
 
     def is_unread(self, optimizer: Optimizer) -> bool:
         """Whether any gradient of an optimizer has not been read."""
@@ -40,7 +41,7 @@ class UnreadBook(ParameterBook):
 
     def changed_unread(self) -> set[int]:
         """The parameters whose gradients, which are not read, have changed since the last thorough comparison."""
-        changed = {key for key in self.unread if self._seen.get(key, (0, 0)) != self._state(key)}
+        changed = {key for key in self.unread if not self._is_as_at(key, self._seen.get(key, NONE))}
         return {key for key in changed if self.gradient(key) is not None}
 
     def _left_over(self, where: Location) -> tuple[list[Event], list[int]]:
@@ -50,10 +51,10 @@ class UnreadBook(ParameterBook):
             return [], []
         cells, events = self.cells(), list[Event]()
         # What was zero when its window ended was not cleared: it only looks as if it were.
-        changed = {key for key, mark in left.items() if mark != self._state(key)}
+        changed = {key for key, mark in left.items() if not self._is_as_at(key, mark)}
         zero = {key for key in left if is_cleared(self.gradient(key))}
-        for store in sorted({cells[key] for key, mark in left.items() if mark != (0, 0) and key in cells}):
-            own = {key for key, mark in left.items() if mark != (0, 0) and cells.get(key) == store}
+        for store in sorted({cells[key] for key, mark in left.items() if mark.tensor is not None and key in cells}):
+            own = {key for key, mark in left.items() if mark.tensor is not None and cells.get(key) == store}
             stores = frozenset({store})
             if own <= zero:
                 events.append(ZeroGrad(where=where, stores=stores, seen_later=True))
@@ -68,10 +69,13 @@ class UnreadBook(ParameterBook):
     def _mark(self, key: int) -> None:
         self._seen[key] = self._state(key)
 
-    def _state(self, key: int) -> tuple[int, int]:
-        """The identity and the version of a gradient, zeros where there is none."""
-        gradient = self.gradient(key)
-        return (0, 0) if gradient is None else (id(gradient), gradient._version)
+    def _state(self, key: int) -> Mark:
+        """The mark of a parameter's gradient."""
+        return Mark.of(self.parameters[key].grad, self.gradient(key))
+
+    def _is_as_at(self, key: int, mark: Mark, *, writes: int = 0) -> bool:
+        """Whether a parameter's gradient is the one of a mark, and has been written into ``writes`` times since."""
+        return mark.is_of(self.parameters[key].grad, self.gradient(key), writes=writes)
 
 
 def is_cleared(gradient: torch.Tensor | None) -> bool:

@@ -100,7 +100,7 @@ class Measurer:
     _searches: Counter[Location] = field(default_factory=Counter)
     _proofs: dict[Location, list[Proof]] = field(default_factory=dict)
     _unsure: dict[Location, list[Measured]] = field(default_factory=lambda: defaultdict(list))
-    _replayed: dict[tuple[int, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
+    _replayed: dict[tuple[Record, ...], tuple[_Found, list[_Gradients]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._streamer = Streamer(self.engine)
@@ -177,7 +177,7 @@ class Measurer:
                 made[id(vector)] = self.sketcher.of_vector(vector, parameters, own)
         return [made[id(vector)] for vector in vectors]
 
-    def forget(self, awaited: set[int]) -> None:
+    def forget(self, awaited: set[Record]) -> None:
         """Drop the replays of records that no other optimizer's step is awaited for."""
         self._replayed = {key: value for key, value in self._replayed.items() if awaited & set(key)}
 
@@ -218,7 +218,7 @@ class Measurer:
             # weights are no longer those that the gradients were computed with.
             reached = {k for record in records for k in record.squares}
             wanted = [p for k, p in everything.items() if k in reached]
-            key = tuple(id(record) for record in records)
+            key = tuple(records)
             if key not in self._replayed:
 
                 def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:

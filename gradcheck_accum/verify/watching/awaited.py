@@ -96,9 +96,9 @@ class Awaited:
 
     def let_go(self, records: Iterable[Record]) -> None:
         """Keep no more than the numbers of a window that is over, unless another optimizer has yet to step on it."""
-        awaited = {id(record) for record in self._records()}
+        awaited = set(self._records())
         for record in records:
-            if id(record) not in awaited:
+            if record not in awaited:
                 if record.part is not None:
                     record.part.is_over = all(r.part is not record.part for r in self._records())
                 record.part, record.program, record.squares, record.called_from = None, None, _NOTHING, ()

@@ -57,9 +57,9 @@ class BatchCounter:
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._pass_count = 0
 
-    def drawn(self, iterator: Any, is_first: bool) -> None:
-        """A data loader yielded a batch, which may be the first of a pass over its data."""
-        self._draws[id(iterator)] += 1
+    def drawn(self, iterator: Any, loader: int, is_first: bool) -> None:
+        """The iterator of a data loader, by its number, yielded a batch, maybe the first of a pass over its data."""
+        self._draws[loader] += 1
         if is_first or iterator not in self._passes:
             self._passes[iterator] = self._pass_count
             self._pass_count += 1

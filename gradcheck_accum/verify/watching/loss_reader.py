@@ -17,6 +17,7 @@ from gradcheck_accum.engine.tape import Tape
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.ledger.events import Factor, Reduction, Term
 from gradcheck_accum.ledger.weights import TERMS_OR_MICRO_BATCHES
+from gradcheck_accum.verify.book.marks import Mark
 from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
@@ -67,7 +68,7 @@ class LossReader:
         self._given = GivenGradients(self.tape)
         self.counts = LateCounts()
         self._scales: dict[Any, float] = {}
-        self._scale_read: weakref.WeakKeyDictionary[Any, tuple[tuple[int, int] | None, float]]
+        self._scale_read: weakref.WeakKeyDictionary[Any, tuple[Mark, float]]
         self._scale_read = weakref.WeakKeyDictionary()
         self._unscaled: dict[int, tuple[Any, Any]] = {}
         self._astray: list[LossReading] = []
@@ -82,10 +83,11 @@ class LossReader:
     def scale_of(self, scaler: Any) -> float:
         """A grad scaler's scale, read from its device only where it may have changed."""
         held = getattr(scaler, "_scale", None)
-        state = (id(held), held._version) if isinstance(held, torch.Tensor) else None
+        if not isinstance(held, torch.Tensor):
+            return float(scaler.get_scale())
         known = self._scale_read.get(scaler)
-        if state is None or known is None or known[0] != state:
-            known = self._scale_read[scaler] = state, float(scaler.get_scale())
+        if known is None or not known[0].is_of(held):
+            known = self._scale_read[scaler] = Mark.of(held), float(scaler.get_scale())
         return known[1]
 
     def read(

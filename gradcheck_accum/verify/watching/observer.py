@@ -23,6 +23,7 @@ from gradcheck_accum.verify.book.clips import ClipBook
 from gradcheck_accum.verify.book.given_data import GivenData
 from gradcheck_accum.verify.book.gradient_book import GradientBook
 from gradcheck_accum.verify.book.holding import Wanted
+from gradcheck_accum.verify.book.loaders import Loaders
 from gradcheck_accum.verify.book.parameters import with_subclasses
 from gradcheck_accum.verify.measure.measurer import Measurer
 from gradcheck_accum.verify.provenance.counting import WindowCounters
@@ -74,6 +75,7 @@ class Observer:
             given=GivenData(),
             uses=uses,
         )
+        self._loaders = Loaders()
         self.schedules = Schedules(self.run)
         self.by_hand = GradientsByHand(self.run)
         self.changes = Changes(self.run, self.by_hand)
@@ -188,10 +190,15 @@ class Observer:
             return call(*args, **kwargs)
         return self.run.losses.tape.call_function(function, call, args, kwargs)
 
-    def drew(self, loader: Any, batch: Any, is_first: bool) -> None:
-        """A data loader gave a batch, the first of a pass over its data or another."""
-        self.run.batches.drawn(loader, is_first)
-        self.run.given.drew(loader, batch)
+    def iterated(self, iterator: Any, loader: Any) -> None:
+        """A data loader has made an iterator: to be known in windows that are watched later too."""
+        self._loaders.iterated(iterator, loader)
+
+    def drew(self, iterator: Any, batch: Any, is_first: bool) -> None:
+        """A data loader's iterator gave a batch, the first of a pass over its data or another."""
+        number = self._loaders.number_of(iterator)
+        self.run.batches.drawn(iterator, number, is_first)
+        self.run.given.drew(iterator, number, batch)
 
     def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
         """A function is run that is checkpointed, with ``args`` by ``call``."""

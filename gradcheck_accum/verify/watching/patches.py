@@ -420,7 +420,11 @@ def _patch_ranks(observer: Observer, stack: ExitStack) -> None:
 
 def _patch_data(observer: Observer, stack: ExitStack) -> None:
     iterator = dataloader._BaseDataLoaderIter
-    original = iterator.__next__
+    begin, original = iterator.__init__, iterator.__next__
+
+    def begun(self: Any, loader: Any) -> None:
+        begin(self, loader)
+        observer.iterated(self, loader)
 
     def draw(self: Any) -> Any:
         item = original(self)
@@ -428,6 +432,7 @@ def _patch_data(observer: Observer, stack: ExitStack) -> None:
         observer.tell(observer.drew, self, item, self._num_yielded == 1)
         return item
 
+    _replace(iterator, "__init__", functools.wraps(begin)(begun), stack)
     _replace(iterator, "__next__", functools.wraps(original)(draw), stack)
 
 
