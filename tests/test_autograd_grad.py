@@ -310,6 +310,38 @@ def test_gradients_of_samples_are_followed(
         assert [w.grad_norm_ratio for w in result.windows] == pytest.approx(ratios)
 
 
+def samples_in_parts(divisor: float, weight: float = 1.0) -> Loop:
+    """``vmap`` goes through two samples at a time; the mean of all of a micro-batch's is divided by a number."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        def loss(weights: Weights, x: torch.Tensor, y: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            out = torch.func.functional_call(model, weights, (x[None] / own,))
+            return own * COEFFICIENT * cross_entropy(out, y[None])
+
+        gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0, 0), chunk_size=2)
+        for i, (x, y) in enumerate(given):
+            own = gradients(dict(model.named_parameters()), x, y, torch.full((len(x),), weight))
+            for name, p in model.named_parameters():
+                share = own[name].detach().mean(0) / divisor
+                p.grad = share if p.grad is None else p.grad + share
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return loop
+
+
+@pytest.mark.parametrize("rows", [(5,), (5, 5, 5, 4, 4, 4)], ids=["the same in all windows", "not the same"])
+def test_the_samples_of_a_micro_batch_are_no_share_of_its_window(rows: tuple[int, ...]) -> None:
+    """A part of them has other units than they have together, so their mean shows in no number of either."""
+    right, ratios, _ = watched(samples_in_parts(K), batches(rows=rows))
+    assert ratios == pytest.approx([1.0, 1.0])
+    assert right.verdict is Verdict.EQUIVALENT, right.reason
+    wrong, ratios, _ = watched(samples_in_parts(1.0), batches(rows=rows))
+    assert ratios == pytest.approx([K, K])
+    assert wrong.verdict is not Verdict.EQUIVALENT
+
+
 @pytest.mark.parametrize("of_samples", [True, False])
 @pytest.mark.parametrize("normalises", [True, False])
 def test_data_normalized_over_a_micro_batch_shows_inside_a_transform(of_samples: bool, normalises: bool) -> None:

@@ -248,6 +248,7 @@ def test_what_python_was_asked_about_warnings_holds_for_the_script(
 
 
 HOOKED = """\
+from collections import deque
 import torch
 from torch import nn
 torch.manual_seed(0)
@@ -275,7 +276,24 @@ def count(module, given):
     global calls
     calls += 1
 
-meter = Meter()
+class Owner:
+    def __init__(self):
+        self.tally, self.lately = Tally(), deque(maxlen=3)
+    def hook(self, module, given, result):
+        self.tally.number += 1
+        self.lately.append(len(result))
+
+class Tally:
+    number = 0
+
+def remember(module, given, result, sizes=[]):
+    sizes.append(len(result))
+    remember.calls += 1
+
+remember.calls = 0
+meter, owner = Meter(), Owner()
+model[0].register_forward_hook(owner.hook)
+model[1].register_forward_hook(remember)
 model[0].register_forward_hook(meter)
 model[1].register_forward_hook(keep(last))
 model[1].register_forward_hook(lambda module, given, result: means.append(result.mean().item()))
@@ -287,6 +305,7 @@ for i in range(6):
         optimizer.step()
         optimizer.zero_grad()
         print(last["output"].shape, last["seen"], calls, meter.rows, meter.sizes, meter.mean.tolist(), means)
+        print(owner.tally.number, owner.lately, remember.__defaults__, remember.calls)
 """
 
 
@@ -297,5 +316,5 @@ def test_what_hooks_collect_and_count_is_that_of_the_loops_own_calls(tmp_path: P
         subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         for command in ([sys.executable, "hooked.py"], verify)
     )
-    assert len(plain.stdout.splitlines()) == 3
+    assert len(plain.stdout.splitlines()) == 6
     assert plain.stdout in watched.stdout + watched.stderr

@@ -6,6 +6,7 @@ containers and objects that its function was defined around, is bound to, or nam
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from inspect import getattr_static
@@ -19,13 +20,13 @@ from torch.nn.modules import module as of_modules
 _DEPTH = 3
 """How deeply containers are searched, and the functions that a hook names."""
 
-_CONTAINERS = (dict, list, set)
+_CONTAINERS = (dict, list, set, deque)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where a module keeps what is called with it, and in its backward."""
 
 
 class Kept:
-    """The contents of a dictionary, list or set, including nested ones."""
+    """The contents of a dictionary, list, set or deque, including nested ones."""
 
     def __init__(self, container: Any, depth: int = 0) -> None:
         self._container = container
@@ -50,6 +51,9 @@ class Kept:
                 tensor.detach().copy_(saved)
         if isinstance(self._container, list):
             self._container[:] = self._items
+        elif isinstance(self._container, deque):
+            self._container.clear()
+            self._container.extend(self._items)
         elif isinstance(self._container, set) or not _is_same(self._container, self._items):
             self._container.clear()
             self._container.update(self._items)
@@ -93,12 +97,17 @@ def _reached(value: Any, reached: dict[int, Any], depth: int) -> Iterator[Kept |
         case FunctionType() if not value.__module__.startswith("torch."):
             reached[id(value)] = value
             yield from _named(value, reached, depth)
-        case dict() | list() | set():
+            yield Kept(vars(value))
+            for given in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+                yield from _reached(given, reached, depth)
+        case dict() | list() | set() | deque():
             reached[id(value)] = value
             yield Kept(value)
         case _ if _is_of_the_loop(value):
             reached[id(value)] = value
             yield Kept(vars(value))
+            for held in list(vars(value).values()):
+                yield from _reached(held, reached, depth + 1)
             called = getattr_static(type(value), "__call__", None)
             if isinstance(called, FunctionType):
                 yield from _reached(called, reached, depth)

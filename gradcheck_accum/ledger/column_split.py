@@ -27,7 +27,7 @@ from gradcheck_accum.ledger.roles import (
     over_steps,
 )
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import PUT_IN, is_literal
+from gradcheck_accum.ledger.stated_names import is_literal
 
 _MOST_OPEN = 6
 """The largest number of columns that are tried together: no real loss is scaled in more places."""
@@ -303,28 +303,26 @@ class ColumnSplit:
         for column in self.objective if by_steps else ():
             if column.source is not Source.UNSEEN or not column.whole:
                 continue
-            if (self._is_steps(column) and not column.divides) or (
-                _is_put_in(column) and self._is_steps_in_one(column)
-            ):
+            if (self._is_steps(column) and not column.divides) or (column.is_put_in and self._is_steps_in_one(column)):
                 return (
                     f"{name} is divided by K, and multiplied by a number that equals K and that the source does not "
                     "show: whether that undoes the division is unknown, so state --loss-coefficient"
                 )
         for column in self.columns:
-            if _is_put_in(column) and self._is_right_somewhere(column) and not self._is_predicted(column):
+            if column.is_put_in and self._is_right_somewhere(column) and not self._is_predicted(column):
                 return (
                     f"what the loop puts into .grad is a multiple of {name}'s gradients that changes from window to "
                     "window, 1/K in some: whether it is due to the accumulation is unknown, so divide the losses by K"
                 )
         for column in self.objective if self.evidence.points[0].term.reduction is Reduction.SUM else ():
-            if _is_put_in(column) and self.evidence.is_constant(column) and not column.scales_nothing:
+            if column.is_put_in and self.evidence.is_constant(column) and not column.scales_nothing:
                 return (
                     f"what the loop puts into .grad is a multiple of {name}'s gradients whose number the source does "
                     "not show, and which is no count of the window: whether a sum or a mean is meant is unknown, so "
                     "divide the losses"
                 )
         for column in self.objective:
-            if _is_put_in(column) and column.whole and self._counts_in_some_full_windows(column):
+            if column.is_put_in and column.whole and self._counts_in_some_full_windows(column):
                 return (
                     f"what the loop puts into .grad is a multiple of {name}'s gradients that changes from window to "
                     "window, and the source does not show its number: whether the large batch would have it is "
@@ -482,8 +480,3 @@ def _is_small_ratio(value: float, same: Same) -> bool:
     larger = max(value, 1.0 / value) if value > 0.0 else math.inf
     # Among greater numbers almost all are near such a ratio.
     return larger <= _LARGEST_RATIO and same(float(Fraction(larger).limit_denominator(9)), larger)
-
-
-def _is_put_in(column: Column) -> bool:
-    """Whether a column was measured in what the loop put into ``.grad``."""
-    return any(PUT_IN in factor.origins for factor in column.factors)

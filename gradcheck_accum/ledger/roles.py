@@ -111,6 +111,11 @@ class Column:
         """Whether it is 1 everywhere."""
         return all([value == 1.0 or _same(value, 1.0) for value in self.values])
 
+    @property
+    def is_put_in(self) -> bool:
+        """Whether it was measured in what the loop put into ``.grad``."""
+        return any(PUT_IN in factor.origins for factor in self.factors)
+
 
 Role = Callable[[Point], float | None]
 """The value of a factor of this role at a point, None where it is not known; it depends only on what `_kind_of` has."""

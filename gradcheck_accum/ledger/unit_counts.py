@@ -162,7 +162,11 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
         if _is_window_count(column, evidence):
             found = Counted(Reduction.SUM, left, True, _due_counts(column, evidence), nothing.own_counts)
             unlike = _unlike_counts(column, evidence)
-            if unlike:
+            if column.is_put_in and not evidence.equals_any(column, COUNTS):
+                # It may be the number of samples that vmap went through in several parts, or a share of it.
+                found.is_unknown = True
+                found.notes.append(_of_put_in(points[0].term.name, 1.0 / (column.values[0] or 1.0)))
+            elif unlike:
                 # A mask keeps no more units than there are, and the sum of weights is rarely an integer.
                 whole = all(evidence.same(count, round(count)) for _, count in unlike)
                 exceeds = whole and any(count > units for units, count in unlike)
@@ -360,7 +364,8 @@ def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
         shares = [1.0 / (column.values[i] or 1.0) / (totals[i] or 1.0) for i in full]
         if all(evidence.same(share, 1.0) for share in shares):
             return [total or 0.0 for total in shared]
-        if not evidence.is_constant(column) and all(evidence.same(share, shares[0]) for share in shares):
+        is_shown = not (column.is_put_in or evidence.is_constant(column))
+        if is_shown and all(evidence.same(share, shares[0]) for share in shares):
             # The same share in all full windows: it counts a part of their units, or more than them (labels of tokens
             # that are never predicted), and would count the same share of the others.
             return [(total or 0.0) * shares[0] for total in shared]
@@ -451,6 +456,15 @@ def _with_own_counts(column: Column, evidence: Evidence) -> list[tuple[float, fl
         odd = next((i for i in own if not evidence.same(column.values[i], column.values[own[-1]])), own[0])
         found.append((evidence.points[odd].window_units or 0.0, 1.0 / (column.values[odd] or 1.0)))
     return found
+
+
+def _of_put_in(name: str, count: float) -> str:
+    """The note on a sum whose gradients the loop divides by a number that no source shows, and that is no count."""
+    return (
+        f"what the loop puts into .grad are gradients of sums of {name} divided by {count:.6g}, which the source does "
+        "not show, and which is no count of the window: whether a sum or a mean is meant is unknown, so divide the "
+        "losses"
+    )
 
 
 def _of_unlike_counts(name: str, unlike: Sequence[tuple[float, float]], exceeds: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gradcheck_accum.engine.transformed import is_wrapped
 from gradcheck_accum.ledger.events import Clip, Event, ScaleGrads
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_book import GradientBook
@@ -59,7 +60,9 @@ class GradientOperations:
             return []
         if self._places is None:
             self._places = self._book.places()
-        keys = (self._places.get(t.data_ptr()) for t in targets if type(t) is torch.Tensor)
+        # A tensor of a transform has no memory of its own, and no gradient of the loop's is one.
+        own = (t for t in targets if type(t) is torch.Tensor and not is_wrapped(t))
+        keys = (self._places.get(t.data_ptr()) for t in own)
         return [key for key in keys if key is not None]
 
     @property
