@@ -248,7 +248,9 @@ def test_what_python_was_asked_about_warnings_holds_for_the_script(
 
 
 HOOKED = """\
+import random
 from collections import deque
+import numpy
 import torch
 from torch import nn
 torch.manual_seed(0)
@@ -299,6 +301,12 @@ model[1].register_forward_hook(keep(last))
 model[1].register_forward_hook(lambda module, given, result: means.append(result.mean().item()))
 model[2].register_forward_pre_hook(count)
 model[2].register_full_backward_hook(lambda module, given, result: means.append(given[0].sum().item()))
+random.seed(1)
+numpy.random.seed(1)
+def draws(module, given, result):
+    random.random(), numpy.random.rand()
+    module.register_forward_hook(lambda *_: None)
+model[2].register_forward_hook(draws)
 for i in range(6):
     (nn.functional.cross_entropy(model(torch.randn(4, 6)), torch.randint(0, 2, (4,))) / 2).backward()
     if i % 2 == 1:
@@ -306,6 +314,7 @@ for i in range(6):
         optimizer.zero_grad()
         print(last["output"].shape, last["seen"], calls, meter.rows, meter.sizes, meter.mean.tolist(), means)
         print(owner.tally.number, owner.lately, remember.__defaults__, remember.calls)
+        print(random.random(), numpy.random.rand(), len(model[2]._forward_hooks))
 """
 
 
@@ -316,5 +325,5 @@ def test_what_hooks_collect_and_count_is_that_of_the_loops_own_calls(tmp_path: P
         subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         for command in ([sys.executable, "hooked.py"], verify)
     )
-    assert len(plain.stdout.splitlines()) == 6
+    assert len(plain.stdout.splitlines()) == 9
     assert plain.stdout in watched.stdout + watched.stderr

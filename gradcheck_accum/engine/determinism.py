@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -99,12 +101,15 @@ def loses_digits(node: str) -> bool:
 
 @contextmanager
 def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Restores the random generators and the state of ``modules`` when the block is left.
+    """Restores the random generators, Python's and numpy's too, and the state of ``modules`` when the block is left.
 
     The state consists of buffers and attributes, including tensors, lists, dictionaries and sets, and of what the
     modules' hooks can reach.
     """
     cpu = torch.get_rng_state()
+    python = random.getstate()
+    numpy = sys.modules.get("numpy.random")
+    of_numpy = None if numpy is None else numpy.get_state()
     used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda = torch.cuda.get_rng_state_all() if used else None
     every = {id(module): module for top in modules for module in top.modules()}
@@ -113,6 +118,9 @@ def untouched(modules: Iterable[nn.Module]) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(cpu)
+        random.setstate(python)
+        if numpy is not None and of_numpy is not None:
+            numpy.set_state(of_numpy)
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
         with torch.no_grad():

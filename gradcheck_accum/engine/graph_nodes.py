@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.transformed import number_of
+from gradcheck_accum.engine.transformed import is_wrapped, number_of
 from gradcheck_accum.ledger.events import Factor, Operation
 from gradcheck_accum.ledger.location import Location
 
@@ -73,7 +73,9 @@ def factors_of(node: Any, name: str) -> tuple[Factor, ...] | None:
             return None
     where: Location | None = node.metadata.get(SCALED_AT)
     parts: Sequence[Part] = node.metadata.get(SCALED_BY, ((None, frozenset(), False),))
-    number = number_of(other) if isinstance(other, torch.Tensor) and other.numel() == 1 else other
+    number = other
+    if isinstance(other, torch.Tensor) and other.numel() == 1:
+        number = number_of(other) if is_wrapped(other) else float(other)
     if number is None or isinstance(number, torch.Tensor):
         operation = Operation.DIVIDE if divides else Operation.MULTIPLY
         return (Factor(None, operation, where=where, origins=frozenset().union(*(origins for _, origins, _ in parts))),)

@@ -80,7 +80,9 @@ def kept_for_hooks(modules: Iterable[nn.Module]) -> list[Kept | _KeptName]:
     tables = [getattr(module, name) for module in modules for name in _HOOKS]
     tables += [getattr(of_modules, f"_global{name}", {}) for name in _HOOKS]
     reached: dict[int, Any] = {}
-    return [kept for table in tables for hook in table.values() for kept in _reached(hook, reached, 0)]
+    own = [kept for table in tables for hook in table.values() for kept in _reached(hook, reached, 0)]
+    # A hook may add others, or remove itself.
+    return [*map(Kept, tables), *own]
 
 
 def _reached(value: Any, reached: dict[int, Any], depth: int) -> Iterator[Kept | _KeptName]:
