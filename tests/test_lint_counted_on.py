@@ -40,6 +40,39 @@ def test_a_counter_that_begins_at_0_and_is_tested_before_it_is_raised() -> None:
     assert codes_in(source) == ["GA302"]
 
 
+RANGE = """\
+import torch
+
+class Training:
+    def __init__(self, model, optimizer, loader, iterations, every):
+        self.model, self.optimizer, self.loader, self.every = model, optimizer, loader, every
+        self.first, self.last = iterations
+        self.iterator = iter(loader)
+
+    def run(self):
+        self.optimizer.zero_grad()
+        for i in range({first}, self.last + 1):
+            x, y = next(self.iterator)
+            loss = torch.nn.functional.mse_loss(self.model(x), y){divided}
+            loss.backward()
+            if {test} % self.every == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("test", ["i", "(i + 1)"])
+@pytest.mark.parametrize(("divided", "codes"), [(" / self.every", []), ("", ["GA101"])])
+def test_a_range_that_begins_where_nothing_shows_is_counted_as_its_test_does(
+    test: str, divided: str, codes: list[str]
+) -> None:
+    assert codes_in(RANGE.format(first="self.first", test=test, divided=divided)) == codes
+
+
+def test_a_range_that_begins_at_0_is_not() -> None:
+    assert "GA302" in codes_in(RANGE.format(first="0", test="i", divided=" / self.every"))
+
+
 GENERATOR = """\
 import torch
 

@@ -452,7 +452,10 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
             run.recorder.assumed_length = True
             length = run.knowledge.pass_length()
         return [Num(first + stride * i) for i in range(length)]
-    return [Num(i) for i in range(length)]
+    first = 0
+    if len(bounds) == 2 and not (v.is_named(bounds[0]) and isinstance(bounds[0].default, int)):
+        first = _first_number(loop) or 0
+    return [Num(first + i) for i in range(length)]
 
 
 def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) -> bool:
