@@ -307,6 +307,10 @@ def draws(module, given, result):
     random.random(), numpy.random.rand()
     module.register_forward_hook(lambda *_: None)
 model[2].register_forward_hook(draws)
+without_module = {"seen": []}
+exec("def hook(module, given, result): seen.append(len(result))", without_module)
+without_module["hook"].__module__ = None
+model[0].register_forward_hook(without_module["hook"])
 for i in range(6):
     (nn.functional.cross_entropy(model(torch.randn(4, 6)), torch.randint(0, 2, (4,))) / 2).backward()
     if i % 2 == 1:
@@ -314,7 +318,7 @@ for i in range(6):
         optimizer.zero_grad()
         print(last["output"].shape, last["seen"], calls, meter.rows, meter.sizes, meter.mean.tolist(), means)
         print(owner.tally.number, owner.lately, remember.__defaults__, remember.calls)
-        print(random.random(), numpy.random.rand(), len(model[2]._forward_hooks))
+        print(random.random(), numpy.random.rand(), len(model[2]._forward_hooks), without_module["seen"])
 """
 
 

@@ -20,6 +20,9 @@ from torch.nn.modules import module as of_modules
 _DEPTH = 3
 """How deeply containers are searched, and the functions that a hook names."""
 
+_MOST = 1024
+"""How many items of a container that a hook reaches are looked into: one of more holds data, not what is counted."""
+
 _CONTAINERS = (dict, list, set, deque)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where a module keeps what is called with it, and in its backward."""
@@ -96,7 +99,7 @@ def _reached(value: Any, reached: dict[int, Any], depth: int) -> Iterator[Kept |
         case partial():
             for given in (value.func, *value.args, *value.keywords.values()):
                 yield from _reached(given, reached, depth)
-        case FunctionType() if not value.__module__.startswith("torch."):
+        case FunctionType() if not _is_of_pytorch(value):
             reached[id(value)] = value
             yield from _named(value, reached, depth)
             yield Kept(vars(value))
@@ -104,7 +107,7 @@ def _reached(value: Any, reached: dict[int, Any], depth: int) -> Iterator[Kept |
                 yield from _reached(given, reached, depth)
         case dict() | list() | set() | deque():
             reached[id(value)] = value
-            yield Kept(value)
+            yield Kept(value, 0 if len(value) <= _MOST else _DEPTH + 1)
         case _ if _is_of_the_loop(value):
             reached[id(value)] = value
             yield Kept(vars(value))
@@ -145,7 +148,12 @@ def _is_of_the_loop(value: Any) -> bool:
     Modules are kept with the others that a program calls, and tensors where they are held.
     """
     is_other = isinstance(value, (nn.Module, torch.Tensor, type, ModuleType, FunctionType))
-    return hasattr(value, "__dict__") and not is_other and not type(value).__module__.startswith("torch.")
+    return hasattr(value, "__dict__") and not is_other and not _is_of_pytorch(type(value))
+
+
+def _is_of_pytorch(value: Any) -> bool:
+    """Whether a function or a class is PyTorch's; what was made by ``exec`` may have no module."""
+    return str(value.__module__).startswith("torch.")
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
