@@ -308,20 +308,31 @@ class _Reader:
             note = _of_turns if self._takes_turns(one, every) else _of_some
             return {one: reading.give_up(note(one, steps, self.steps))}
         like = _of_its_kind(one, every)
-        held = _held_by_full(one, self.windows, self.steps)
-        if self.coefficient is None and like and held < steps and not is_right(reading, evidence, shorter=True):
-            # They may be micro-batches, or terms of the objective on data of their own: that a factor is 1/K says not.
-            alone, own = self._read(one, held)
-            if is_right(own, alone):
-                together, whole = self._read(Series(one.lines.union(*(o.lines for o in like)), one.name), self.steps)
-                either = is_right(whole, together)
-                return {one: own if either else reading.give_up(_of_some(one, held, self.steps))}
+        if like and self.coefficient is None and not is_right(reading, evidence, shorter=True):
+            as_term = self._read_either_way(one, like, reading)
+            if as_term is not None:
+                return {one: as_term}
         if not reading.is_dark or len(one.lines) == 1:
             return {one: reading}
         apart = [Series(frozenset([line]), one.name) for line in sorted(one.lines)]
         each = {own: self._read(own, _steps_of(own, [own], self.windows, self.steps)) for own in apart}
         right = all(is_right(own, evidence) for evidence, own in each.values())
         return {own: found for own, (_, found) in each.items()} if right else {one: reading}
+
+    def _read_either_way(self, one: Series, like: Sequence[Series], reading: SeriesReading) -> SeriesReading | None:
+        """The reading of a series that is not right as all micro-batches of its kind, and is as a term by itself.
+
+        It and those ``like`` it, at other places, may be micro-batches, or terms of the objective on data of their own:
+        that a factor is 1/K does not say which. Given up where only the one is right; None where neither is.
+        """
+        held = _held_by_full(one, self.windows, self.steps)
+        if held == self.steps:
+            return None
+        evidence, as_term = self._read(one, held)
+        if not is_right(as_term, evidence):
+            return None
+        evidence, together = self._read(Series(one.lines.union(*(o.lines for o in like)), one.name), self.steps)
+        return as_term if is_right(together, evidence) else reading.give_up(_of_some(one, held, self.steps))
 
     def read_samples(self, every: Sequence[Series]) -> dict[Series, SeriesReading]:
         """The readings of terms that are the losses of samples: of those whose number divides them.

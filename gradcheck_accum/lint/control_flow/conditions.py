@@ -368,7 +368,7 @@ def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | N
         return None
     sides = (test.left, test.comparators[0])
     left, right = (settled_value(run, side, scope) for side in sides)
-    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    changing = run.bound_in_loops
     counts = [
         isinstance(value, Num) and any(text_of(part) in changing for part in walk(side) if isinstance(part, _NAMES))
         for value, side in zip((left, right), sides, strict=True)

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.program.names import BEGINNING
 from gradcheck_accum.lint.program.torch_names import NO_GRAPHS
 from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.bindings import begins_at_default
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, Raised, Returned
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
-from gradcheck_accum.lint.syntax import Comparison, Operator, text_of, walk
+from gradcheck_accum.lint.syntax import Comparison, Operator, last_name, text_of, walk
 
 _DEPTH = 12
 _EVALUATION = 200
@@ -166,18 +166,13 @@ def _is_counted_to(run: State, node: syntax.Node, name: str) -> bool:
     """Whether an expression compares a count with what has this name, or hands it on to what trains."""
     match node:
         case syntax.BinOp(op=Operator.MOD, right=right):
-            return _last_name(right) == name
+            return last_name(right) == name
         case syntax.Compare(ops=((Comparison.EQ | Comparison.GTE),), comparators=(right,)):
-            return _last_name(right) == name
+            return last_name(right) == name
         case syntax.Call():
             given = (*node.args, *(keyword.value for keyword in node.keywords))
-            return any(_last_name(one) == name for one in given) and run.reach.backward(node)
+            return any(last_name(one) == name for one in given) and run.reach.backward(node)
     return False
-
-
-def _last_name(node: syntax.Expression) -> str:
-    """The name that an expression is read by, of an attribute the last part; empty for any other."""
-    return node.id if isinstance(node, syntax.Name) else node.attr if isinstance(node, syntax.Attribute) else ""
 
 
 def call_from_outside(run: State, function: v.Function) -> None:
@@ -200,8 +195,7 @@ def call_from_outside(run: State, function: v.Function) -> None:
             given[parameter.arg] = v.Framework(v.Num(1))
             continue
         symbol = Symbol(f"{getattr(node, 'name', '')}.{parameter.arg}", known)
-        if known == 0 and BEGINNING.fits(parameter.arg) and symbol.name not in run.assigned:
-            # Training starts at the default position: other values are for resuming it.
+        if begins_at_default(run, parameter.arg, symbol, known):
             given[parameter.arg] = run.knowledge.known(symbol.name) or v.Num(0)
             continue
         given[parameter.arg] = run.resolve(symbol)

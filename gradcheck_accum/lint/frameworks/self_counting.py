@@ -99,7 +99,7 @@ def _given_gate(reach: Reach, function: Function) -> tuple[str, syntax.Expressio
 
 
 def _trains_in_a_loop(reach: Reach, nodes: Iterable[syntax.Node]) -> bool:
-    return any(isinstance(n, (syntax.For, syntax.While)) and reach.backward_in(n.body) for n in nodes)
+    return any(map(reach.is_training_loop, nodes))
 
 
 def _taken_modulo(

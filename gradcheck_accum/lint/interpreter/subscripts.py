@@ -212,18 +212,18 @@ def _are_places_cut_anew(run: State, node: syntax.Expression, index: Any) -> boo
 
 def _is_the_same_in_every_turn(run: State, node: syntax.Expression) -> bool:
     """Whether no loop of the function binds a name in an expression, and the expression calls nothing."""
-    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    changing = run.bound_in_loops
     return all(not isinstance(inner, syntax.Call) and text_of(inner) not in changing for inner in walk(node))
 
 
 def _is_counted(run: State, place: syntax.Expression) -> bool:
     """Whether a place is a name that a loop binds: another number in every turn."""
-    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    changing = run.bound_in_loops
     return isinstance(place, syntax.Name) and place.id in changing
 
 
 def _changes(run: State, index: syntax.Slice) -> bool:
     """Whether both bounds of a slice are made of what changes with the turns of a loop."""
-    changing = run.reach.bound_in_loops(run.calls.stack[-1] if run.calls.stack else None)
+    changing = run.bound_in_loops
     bounds = [bound for bound in (index.lower, index.upper) if bound is not None]
     return all(changing & {text_of(inner) for inner in walk(bound)} for bound in bounds)

@@ -10,7 +10,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.program.facts import (
@@ -422,18 +422,22 @@ class Reach:
         """Whether any of the nodes puts something around a model that averages its gradients over the ranks."""
         return any(self._any(self._to_ranks, node) for node in nodes)
 
+    def is_training_loop(self, node: syntax.Node) -> TypeGuard[syntax.For | syntax.While]:
+        """Whether a node is a loop that makes gradients, itself or through this file's functions."""
+        return isinstance(node, (syntax.For, syntax.While)) and self.backward_in(node.body)
+
     @remembered
     def training_loop_in(
         self, body: Iterable[syntax.Statement]
     ) -> tuple[syntax.For | syntax.While, Function | None, syntax.Call | None] | None:
         """The first loop in statements that makes gradients; or in a function that they call, with it and the call."""
         for node in (node for statement in body for node in walk(statement)):
-            if isinstance(node, (syntax.For, syntax.While)) and self.backward_in(node.body):
+            if self.is_training_loop(node):
                 return node, None, None
             if isinstance(node, syntax.Call):
                 for function in self.called(node):
                     for inner in walk(function):
-                        if isinstance(inner, (syntax.For, syntax.While)) and self.backward_in(inner.body):
+                        if self.is_training_loop(inner):
                             return inner, function, node
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.program.names import LENGTH, MICRO_BATCHES
+from gradcheck_accum.lint.program.names import BEGINNING, LENGTH, MICRO_BATCHES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS, LARGEST_STEPS
@@ -28,6 +28,11 @@ def bind_steps(run: State, value: Any) -> Any:
         tag = v.tag_of_name(value.name)
         bind(run, value.name, value.as_number(Num(default, frozenset({v.STEPS, tag}), frozenset({tag}))))
     return value
+
+
+def begins_at_default(run: State, name: str, setting: Symbol, default: object) -> bool:
+    """Whether a setting says where a training begins, which nothing has set: other values are for resuming one."""
+    return default == 0 and bool(BEGINNING.fits(name)) and setting.name not in run.assigned
 
 
 def bind_length(run: State, value: Any, read_as: str) -> Any:

@@ -155,6 +155,11 @@ class State:
         """The statement whose condition is being evaluated, if that decides on a step."""
         return self.question.branch if self.question.in_boundary and not self.question.in_guard else None
 
+    @property
+    def bound_in_loops(self) -> frozenset[str]:
+        """What the function that is carried out, or the module itself, binds in its loops."""
+        return self.reach.bound_in_loops(self.calls.stack[-1] if self.calls.stack else None)
+
     def condition_acts(self) -> bool:
         """Whether what is being evaluated may decide on what happens to gradients.
 

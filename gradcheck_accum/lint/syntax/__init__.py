@@ -15,6 +15,7 @@ from gradcheck_accum.lint.syntax.parsing import check as check
 from gradcheck_accum.lint.syntax.parsing import going_down as going_down
 from gradcheck_accum.lint.syntax.parsing import parse as parse
 from gradcheck_accum.lint.syntax.text import call_name as call_name
+from gradcheck_accum.lint.syntax.text import last_name as last_name
 from gradcheck_accum.lint.syntax.text import text_of as text_of
 from gradcheck_accum.lint.syntax.walking import children as children
 from gradcheck_accum.lint.syntax.walking import statement_lines as statement_lines

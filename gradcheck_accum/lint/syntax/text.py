@@ -36,10 +36,14 @@ def text_of(node: Node) -> str:
         return text
 
 
+def last_name(node: Node) -> str:
+    """The last part of the name that an expression is; empty where it is none."""
+    return node.attr if isinstance(node, s.Attribute) else node.id if isinstance(node, s.Name) else ""
+
+
 def call_name(node: s.Call) -> str:
     """The last part of the name that is called."""
-    func = node.func
-    return func.attr if isinstance(func, s.Attribute) else func.id if isinstance(func, s.Name) else ""
+    return last_name(node.func)
 
 
 def _within(node: Node, least: int) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from gradcheck_accum.ledger.events import Operation, Reduction
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import are_counted_out, call_function
-from gradcheck_accum.lint.program.names import BEGINNING
 from gradcheck_accum.lint.program.torch_names import (
     ASKS_EACH,
     COUNTS,
@@ -36,6 +35,7 @@ from gradcheck_accum.lint.program.torch_names import (
     SWAPS_DIMENSIONS,
 )
 from gradcheck_accum.lint.state import values as v
+from gradcheck_accum.lint.state.bindings import begins_at_default
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.torch_calls.arithmetic import divided, reduced, scaled
@@ -126,7 +126,7 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             # What has a number for its default is a setting, in whatever it is looked up.
             default = args[1].value if len(args) > 1 and isinstance(args[1], Num) else None
             held = base.member(args[0]) if base.name or default is None else Symbol(args[0])
-            if default == 0 and BEGINNING.fits(args[0]) and held.name not in run.assigned:
+            if begins_at_default(run, args[0], held, default):
                 return Num(0)
             return replace(held, default=default) if isinstance(default, (int, float)) else held
         case Symbol() | v.Reference() if name in PREPARES and args:

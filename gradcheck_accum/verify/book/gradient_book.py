@@ -415,8 +415,7 @@ class GradientBook(UnreadBook):
             return now is expected
         # Foreach operations on sharded gradients do not change their version counters.
         counted = not (self.sharded and is_sharded(self.parameters[key]))
-        seen = self._seen.get(key)
-        if counted and seen is not None and seen.is_of(now) and not thoroughly:
+        if counted and self._seen.get(key, NONE).is_of(now) and not thoroughly:
             return True
         return self._holds(key)
 
@@ -435,7 +434,7 @@ class GradientBook(UnreadBook):
             if now is None or then is None:
                 if now is not then:
                     found.append(key)
-            elif (seen := self._seen.get(key)) is None or not seen.is_of(now):
+            elif not self._seen.get(key, NONE).is_of(now):
                 found.append(key)
         return found
 
