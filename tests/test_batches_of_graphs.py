@@ -144,12 +144,16 @@ SQUARES = "(found - y).square().sum()"
 PAIRS = "(found @ found.T - related).square().sum()"
 
 
+AS_MANY_AS_FEATURES = ("[4] * 12", "[3, 7, 5, 4, 4, 4, 6, 3, 3, 4, 4, 4]")
+"""How many nodes graphs have, of which those of some windows have as many as their nodes have features."""
+
+
 def of_matrices(folder: Path, **parts: object) -> VerifyResult:
     given = {"norm": "nn.Identity()", "sizes": UNLIKE, "loss": SQUARES, "divisor": "nodes", "checked": False, **parts}
     return watch_source(MATRICES.format(**given), folder)
 
 
-@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE, *AS_MANY_AS_FEATURES])
 def test_graphs_whose_nodes_a_matrix_relates(sizes: str, tmp_path: Path) -> None:
     """A larger batch has no relation between the nodes of two graphs: their matrices are its blocks."""
     right = of_matrices(tmp_path, sizes=sizes, checked=True)
@@ -161,7 +165,7 @@ def test_means_over_the_nodes_of_unlike_graphs(tmp_path: Path) -> None:
     assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA104"]), wrong.reason
 
 
-@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE])
+@pytest.mark.parametrize("sizes", [UNLIKE, ALIKE, *AS_MANY_AS_FEATURES])
 @pytest.mark.parametrize("parts", [{"norm": CENTRED}, {"loss": PAIRS}], ids=["normalized", "pairs"])
 def test_nodes_that_more_than_their_matrix_relates_are_not_passed(
     parts: dict[str, object], sizes: str, tmp_path: Path

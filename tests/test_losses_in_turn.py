@@ -197,3 +197,39 @@ PENALTY = """x = real.clone().requires_grad_(True)
 def test_halves_of_a_discriminators_loss_are_its_objective(rows: int, penalty: str, tmp_path: Path) -> None:
     result = watch_source(DISCRIMINATOR.format(rows=rows, penalty=penalty), tmp_path)
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+IMAGES = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+torch.set_default_dtype(torch.float64)
+COUNTS = [[3, 4, 1], [2, 2, 5, 1], [4, 1, 3, 3], [1, 2], [3, 3, 4, 2], [1, 4]]
+images = [([torch.rand(n, 4) for n in counts], torch.randn(len(counts), 6)) for counts in COUNTS]
+first, last = nn.Linear(6, 8), nn.Linear(8, 4)
+optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.02)
+def errors(found, each):
+    return sum((out.expand(len(boxes), 4) - boxes).abs().sum() for out, boxes in zip(found, each))
+for start in range(0, 6, 3):
+    window = images[start:start + 3]
+    total = sum(len(boxes) for each, _ in window for boxes in each)
+    for each, x in window:
+        hidden = torch.tanh(first(x))
+        (errors(last({hidden}), each) / total).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "verdict"),
+    [
+        ("hidden", Verdict.EQUIVALENT),
+        # Every image's boxes are compared with what was computed from all images.
+        ("hidden - hidden.mean(0)", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
+    ],
+)
+def test_as_many_images_as_a_box_has_numbers(hidden: str, verdict: Verdict, tmp_path: Path) -> None:
+    """The boxes of four images have four columns, and one image four boxes: none of these is one for each image."""
+    result = watch_source(IMAGES.format(hidden=hidden), tmp_path)
+    assert result.verdict is verdict, result.reason

@@ -65,14 +65,32 @@ def _rise_by_one(leaf: torch.Tensor) -> bool:
     return bool(((steps == 0) | (steps == 1)).all())
 
 
-def numbered_on(own: Each, nodes: Sequence[int], graphs: Sequence[int]) -> tuple[list[torch.Tensor], int]:
+def relations(leaves: Sequence[Each], nodes: Sequence[int], only: int | None) -> list[Each]:
+    """The square leaves that relate the ``nodes``: all that may, or of several the one at the place ``only``.
+
+    Raises ValueError if there are not so many: then no other reading of them exists.
+    """
+    found = [
+        own for own in leaves if not _are_edges(own) and _are_square(own) and [len(leaf) for leaf in own] == [*nodes]
+    ]
+    if only is None:
+        return found
+    if len(found) < 2 or only >= len(found):
+        raise ValueError("no other of its data may say which of its rows belong together")
+    return [found[only]]
+
+
+def numbered_on(
+    own: Each, nodes: Sequence[int], graphs: Sequence[int], *, is_relation: bool
+) -> tuple[list[torch.Tensor], int]:
     """A leaf as each micro-batch has it, its numbers going on where those before end; and the dimension to join along.
 
-    ``nodes`` and ``graphs`` are how many each micro-batch has. A square matrix of nodes becomes rows of the large one.
+    ``nodes`` and ``graphs`` are how many each micro-batch has. A matrix that is a relation of nodes becomes rows of the
+    large one.
     """
     if _are_edges(own):
         return counted_on(own, nodes), 1
-    if _are_square(own) and [len(leaf) for leaf in own] == [*nodes]:
+    if is_relation:
         blocks = torch.block_diag(*(leaf.detach() for leaf in own))  # type: ignore[no-untyped-call]
         return list(blocks.split([*nodes])), 0
     return (counted_on(own, graphs) if _number_graphs(own, nodes) else [leaf.detach() for leaf in own]), 0

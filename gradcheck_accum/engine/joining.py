@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.graphs import counted_on, graphs_in, nodes_in, numbered_on
+from gradcheck_accum.engine.graphs import counted_on, graphs_in, nodes_in, numbered_on, relations
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.prepared_data import Preparation, own_preparations, prepared_alike
 from gradcheck_accum.engine.program import Program
@@ -28,6 +28,8 @@ class Layout:
     batch's rows, like the labels of in-batch negatives. Labels of few samples may be 0, 1, 2 by chance. ``states`` says
     that leaves which have no rows along the first dimension have them along the second, ``sizes`` that the first sizes
     that calls were given are multiples of the number of rows, ``graphs`` that rows are nodes, whose numbers continue.
+    Of several square leaves with a row for each node, only the one at the place ``relation`` relates the nodes; each of
+    them does if it is None. Others have as many columns by coincidence.
     """
 
     dimension: int = 0
@@ -36,6 +38,7 @@ class Layout:
     states: bool = False
     sizes: bool = False
     graphs: bool = False
+    relation: int | None = None
 
     def axis_of(self, leaf: torch.Tensor, rows: int | None) -> int:
         """The dimension along which a leaf holds its samples, ``rows`` of them."""
@@ -46,6 +49,7 @@ class Layout:
 LAYOUTS = (
     *(Layout(), Layout(counts_on=False), Layout(parts=2), Layout(parts=3), Layout(dimension=1)),
     *(Layout(states=True), Layout(sizes=True), Layout(graphs=True)),
+    *(Layout(graphs=True, relation=place) for place in range(3)),
 )
 """The most common one first."""
 
@@ -71,15 +75,31 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
         raise ValueError("each micro-batch uses its own weights")
     if layout.graphs and again:
         raise ValueError("data that was prepared from the rows of a micro-batch is not that of several graphs")
-    graphs = graphs_in([own for own in each if not _is_shared(own)], rows) if layout.graphs and rows else None
+    if layout.graphs and rows:
+        return _graphs(each, rows, layout.relation)
     return [
         _prepared_again(again[leaf], own[0], layout, rows)
         if leaf in again
         else _orders(own, rows)
         if orders and _are_orders(own, rows)
-        else _joined(own, layout, rows, graphs)
+        else _joined(own, layout, rows)
         for leaf, own in enumerate(each)
     ]
+
+
+def _graphs(each: Sequence[list[torch.Tensor]], nodes: Sequence[int], relation: int | None) -> list[torch.Tensor]:
+    """All leaves, joined as those of graphs with so many ``nodes``, which the leaves that `relations` names relate."""
+    free = [own for own in each if own[0].dim() and not _is_shared(own)]
+    graphs, related = graphs_in(free, nodes), relations(free, nodes, relation)
+    joined = []
+    for own in each:
+        if not own[0].dim() or _is_shared(own):
+            joined.append(_kept(own))
+            continue
+        parts, axis = numbered_on(own, nodes, graphs, is_relation=any(own is one for one in related))
+        _check_shapes(parts, axis)
+        joined.append(_put_together(parts, axis, 1).requires_grad_(own[0].requires_grad))
+    return joined
 
 
 def _check_alike(programs: Sequence[Program]) -> None:
@@ -107,22 +127,19 @@ def _prepared_again(
         ) from error
 
 
-def _joined(
-    own: list[torch.Tensor], layout: Layout, rows: list[int] | None, graphs: list[int] | None = None
-) -> torch.Tensor:
+def _kept(own: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A leaf that all micro-batches share, or a number, which must be equal in all of them."""
+    if not _is_shared(own) and any(not torch.equal(other, own[0]) for other in own):
+        raise ValueError("a number that the loss is computed with differs between micro-batches")
+    return own[0]
+
+
+def _joined(own: list[torch.Tensor], layout: Layout, rows: list[int] | None) -> torch.Tensor:
     leaf, axis = own[0], layout.axis_of(own[0], rows[0] if rows else None)
-    if _is_shared(own):
-        return leaf
-    if leaf.dim() == 0:
-        if any(not torch.equal(other, leaf) for other in own):
-            raise ValueError("a number that the loss is computed with differs between micro-batches")
-        return leaf
+    if leaf.dim() == 0 or _is_shared(own):
+        return _kept(own)
     if rows is None:
         raise ValueError("the micro-batches' rows cannot be identified")
-    if graphs is not None:
-        own, axis = numbered_on(own, rows, graphs)
-        _check_shapes(own, axis)
-        return _put_together(own, axis, 1).requires_grad_(leaf.requires_grad)
     if axis < leaf.dim() and leaf.shape[axis] not in (rows[0], rows[0] * layout.parts) and _are_equal(own):
         # An equal constant that each micro-batch creates again.
         return leaf
@@ -179,7 +196,7 @@ def _put_together(own: Sequence[torch.Tensor], axis: int, parts: int) -> torch.T
     return torch.cat([pieces[part] for part in range(parts) for pieces in cut], axis)
 
 
-def _is_shared(own: list[torch.Tensor]) -> bool:
+def _is_shared(own: Sequence[torch.Tensor]) -> bool:
     return all(other is own[0] or _is_same_view(other, own[0]) for other in own)
 
 

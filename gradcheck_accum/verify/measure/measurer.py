@@ -328,8 +328,9 @@ class Measurer:
         known = self._layouts.get(where)
         first: _Found | None = None
         problem: CannotReplay | None = None
-        # A number may look like a number of rows by chance in some windows.
-        for layout in LAYOUTS if known is None else (known, replace(known, counts_on=not known.counts_on)):
+        # What other windows were found in comes first; in some, a number may look like a number of rows by chance.
+        likely = () if known is None else (known, replace(known, counts_on=not known.counts_on))
+        for layout in likely if self._searches[where] >= _SEARCHES else dict.fromkeys((*likely, *LAYOUTS)):
             try:
                 found = self._in_layout(layout, programs, parameters, measured.compute_dtype)
             except (CoupledChunks, DoesNotFit):
