@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -44,7 +44,7 @@ class Point:
     ``steps`` is K, ``length`` how many points the window holds on the point's rank, ``window_units`` and
     ``window_rows`` their sums. ``divisor`` is what gradients are divided by when they are averaged over the ranks, and
     ``shared_units`` and ``shared_rows`` are the sums over all ranks, including what an earlier pass left in the window,
-    divided by it. ``step`` identifies the window.
+    divided by it. ``step`` identifies the window, and ``of_window`` are all of its backwards.
     """
 
     backward: Backward
@@ -58,6 +58,7 @@ class Point:
     shared_units: float | None
     shared_rows: float | None
     step: int
+    of_window: Sequence[Backward] = field(repr=False)
 
     @property
     def is_full(self) -> bool:
@@ -265,13 +266,22 @@ def _merged(ways: Iterable[tuple[Place, ...]]) -> list[Place] | None:
 
 
 @dataclass(frozen=True, slots=True)
+class CountOfWindows:
+    """A number that counts what the windows of one term hold: where it divides, its origins, and 1 over it by step."""
+
+    where: Location | None
+    origins: frozenset[str]
+    values: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """The points of one series, and what is known about where their factors come from.
 
     ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
     of the number that decides on a step, where the source shows one, ``lengths`` those of the lengths of the lists that
-    are windows; ``states_steps`` means that K is stated. ``quotients`` are what K is computed from. At ``counted_at``
-    the whole loss is divided by what counts the window of another term.
+    are windows; ``states_steps`` means that K is stated. ``quotients`` are what K is computed from. ``counts`` are the
+    numbers that count the windows of another term of the loss.
     """
 
     points: Sequence[Point]
@@ -280,7 +290,7 @@ class Evidence:
     lengths: frozenset[str] = frozenset()
     states_steps: bool = False
     quotients: frozenset[Quotient] = frozenset()
-    counted_at: frozenset[Location] = frozenset()
+    counts: Sequence[CountOfWindows] = ()
     _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """For each point, the first that looks the same to all roles, so that equal points are evaluated once."""
 
@@ -431,6 +441,19 @@ class Evidence:
         """Whether a column divides by a number that was summed over the list which is the window."""
         totals = frozenset(map(origin_of_total, self.lengths))
         return bool(totals) and column.comes_from(totals, divides=True) and all(p.divisor == 1 for p in self.points)
+
+    def is_count_of_others(self, column: Column) -> bool:
+        """Whether a column divides by a number that counts the windows of another term: one number, by its origins."""
+        first = column.factors[0]
+        return any(
+            first.where == known.where
+            and first.origins == known.origins
+            and all(
+                self.same(value, known.values.get(point.step, value))
+                for value, point in zip(column.values, self.points, strict=True)
+            )
+            for known in self.counts
+        )
 
     @property
     def is_mean_of_window(self) -> bool:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gradcheck_accum.ledger.events import Factor, Operation, Reduction
+from gradcheck_accum.ledger.events import Factor, Operation, Reduction, Term
 from gradcheck_accum.ledger.roles import (
     COUNTS,
     COUNTS_OVER_RANKS,
@@ -150,7 +150,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
         if evidence.is_total_of_window(column):
             return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts)
         is_either = _is_count_of_either(column, evidence)
-        counts_window = is_either and column.factors[0].where in evidence.counted_at
+        counts_window = is_either and evidence.is_count_of_others(column)
         if is_either and not counts_window:
             note = _of_either(points[0].term.name, divisors[0])
             return Counted(Reduction.MEAN, left, True, divisors, list(divisors), is_unknown=True, notes=[note])
@@ -166,7 +166,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
                 # It may be the number of samples that vmap went through in several parts, or a share of it.
                 found.is_unknown = True
                 found.notes.append(_of_put_in(points[0].term.name, 1.0 / (column.values[0] or 1.0)))
-            elif unlike:
+            elif unlike and not (evidence.is_plain_training or evidence.is_count_of_others(column)):
                 # A mask keeps no more units than there are, and the sum of weights is rarely an integer.
                 whole = all(evidence.same(count, round(count)) for _, count in unlike)
                 exceeds = whole and any(count > units for units, count in unlike)
@@ -206,18 +206,28 @@ def _averages_the_window(columns: Sequence[Column], evidence: Evidence) -> bool:
 def _units_of_like_terms(evidence: Evidence) -> list[float]:
     """For each point, the units of its window in all terms of its kind: a loss at every step of a sequence, say.
 
-    Empty where each backward has one such term, where units are not known, and over several ranks.
+    These are the terms that the same places scaled, whether or not each micro-batch has as many. Empty where no
+    backward has several, where units are not known, and over several ranks.
     """
-    own = [[term.units for term in point.backward.terms if term.kind == point.term.kind] for point in evidence.points]
-    known = all(units for units in own) and all(all(units) for units in own)
-    if not known or max(map(len, own)) < 2 or any(point.divisor > 1 for point in evidence.points):
+    ways = {_way_of(point.term) for point in evidence.points}
+    held: dict[int, list[list[Term]]] = {}
+    for point in evidence.points:
+        if point.step not in held:
+            held[point.step] = [
+                [term for term in backward.terms if _way_of(term) in ways] for backward in point.of_window
+            ]
+    terms = [term for window in held.values() for own in window for term in own]
+    several = any(len(own) > 1 for window in held.values() for own in window)
+    if not several or not all(term.units for term in terms) or any(point.divisor > 1 for point in evidence.points):
         return []
-    totals = [0.0] * len(own)
-    for window in evidence.windows():
-        total = math.fsum(units or 0.0 for i in window for units in own[i])
-        for i in window:
-            totals[i] = total
-    return totals
+    totals = {step: math.fsum(term.units or 0.0 for own in window for term in own) for step, window in held.items()}
+    return [totals[point.step] for point in evidence.points]
+
+
+def _way_of(term: Term) -> tuple[object, ...]:
+    """The kind of a term, and the places that scaled it, in order; terms that are multiplied by 0 are of another."""
+    places = (factor.where.place if factor.where is not None else None for factor in term.factors)
+    return term.kind, *places, any(factor.value == 0.0 for factor in term.factors)
 
 
 def _undoes_steps(columns: Sequence[Column], evidence: Evidence) -> bool:

@@ -36,7 +36,7 @@ from gradcheck_accum.ledger.events import (
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
-from gradcheck_accum.ledger.roles import Evidence, Point, aligned
+from gradcheck_accum.ledger.roles import CountOfWindows, Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length
 from gradcheck_accum.ledger.weights_of_terms import with_weights_of_terms
@@ -361,21 +361,36 @@ class _Reader:
         return found
 
     def read_counts_alike(self, read: dict[Series, SeriesReading]) -> None:
-        """Read a divisor that may count either of two things as the count that it is in another term of the loss."""
+        """Read a divisor that may count one thing or another as what it counts for another term of the loss."""
+        # A note says that a number was only read as a count.
         counted = {
-            one: frozenset(where for where, _ in reading.scaled_by)
+            one: self._counts_of(one, reading, [*read])
             for one, reading in read.items()
-            if len(read) > 1 and reading.kind is Reduction.SUM and reading.normalised and not reading.is_dark
+            if len(read) > 1 and reading.kind is Reduction.SUM and reading.normalised
+            if not (reading.is_dark or reading.notes)
         }
         for one, reading in [*read.items()] if counted else ():
-            others = [at for other, at in counted.items() if other is not one and other.lines == one.lines]
+            others = [own for other, own in counted.items() if other is not one and other.lines == one.lines]
             if not reading.is_dark or not others:
                 continue
             evidence = self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))
-            evidence = replace(evidence, counted_at=frozenset[Location]().union(*others))
+            evidence = replace(evidence, counts=[count for own in others for count in own])
             again = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
             if is_right(again, evidence):
                 read[one] = again
+
+    def _counts_of(self, one: Series, reading: SeriesReading, every: Sequence[Series]) -> list[CountOfWindows]:
+        """The numbers that count the windows of a term."""
+        evidence = self._evidence(one, _steps_of(one, every, self.windows, self.steps))
+        return [
+            CountOfWindows(
+                column.factors[0].where,
+                column.factors[0].origins,
+                {point.step: value for value, point in zip(column.values, evidence.points, strict=True)},
+            )
+            for column in evidence.columns()
+            if (column.factors[0].where, column.values) in reading.scaled_by
+        ]
 
     def give_one_role(self, read: Mapping[Series, SeriesReading]) -> None:
         """Give up a reading that is not right because a factor of the whole loss has another role for another term.
@@ -604,13 +619,16 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
             held = [t for own in window.by_rank() for e in own for t in series.terms_of(e.backward)]
             shared = total_of(t.units for t in held), total_of(t.rows for t in held)
         divisor = window.divisor
+        of_window = tuple(entry.backward for entries in part for entry in entries)
         over_ranks = divisor, _divided(shared[0], divisor), _divided(shared[1], divisor), step
         for own, own_units, own_rows in zip(ranks, units, rows, strict=True):
             for entry, term in own:
                 unused = scaled and entry.fate in (Fate.WIPED, Fate.LEFT)
                 scalings = of_others if unused else entry.grad_factors
                 factors = (*term.factors, *(scaling.factor for scaling in scalings))
-                points.append(Point(entry.backward, term, factors, steps, len(own), own_units, own_rows, *over_ranks))
+                points.append(
+                    Point(entry.backward, term, factors, steps, len(own), own_units, own_rows, *over_ranks, of_window)
+                )
     return points
 
 

@@ -12,7 +12,7 @@ import torch
 from gradcheck_accum.engine.graph_nodes import Part
 from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.ledger.stated_names import DATA, is_total
-from gradcheck_accum.verify.provenance.following import Place, place_of, sources_of
+from gradcheck_accum.verify.provenance.following import Place, Sources, place_of, sources_of
 from gradcheck_accum.verify.provenance.origins import Origins
 from gradcheck_accum.verify.provenance.readable import steps_of, value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
@@ -20,6 +20,9 @@ from gradcheck_accum.verify.stack.frames import package_of
 
 _MOST_PLACES = 1024
 """The most places that are cached: more come only from code that is created again and again."""
+
+_MOST_NAMES = 4
+"""The number of names that a number is followed through to the product that it is."""
 
 Chain = tuple[tuple[int, int], ...]
 """A frame and its callers: for each its code and the instruction that it is at."""
@@ -35,11 +38,13 @@ _read: dict[Chain, tuple[list[CodeType], Operand]] = {}
 class Operand:
     """A number's ``origins``, and the ``sides`` of a number that is a product, a quotient or an inverse itself.
 
-    Each side has its own origins, and whether the others are divided by it.
+    Each side has its own origins, and whether the others are divided by it; ``depth`` is how many callers up the sides
+    are computed, where the number was passed as an argument.
     """
 
     origins: frozenset[str] = frozenset()
     sides: tuple[tuple[ast.expr, frozenset[str], bool], ...] = ()
+    depth: int = 0
 
 
 def origins_of_operand(frame: FrameType) -> frozenset[str]:
@@ -57,7 +62,8 @@ def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
     K``: then there are the sides that can be evaluated now, and the rest, whose origins are known if it is one side.
     """
     operand = read_once(frame, _read_operand)
-    read = [(steps_of(side, frame), origins, inverted) for side, origins, inverted in operand.sides]
+    home = _caller(frame, operand.depth) if operand.sides else frame
+    read = [(steps_of(side, home), origins, inverted) for side, origins, inverted in operand.sides]
     known: list[Part] = [(float(value), own, inverted) for value, own, inverted in read if value is not None]
     rest: list[Part] = [(None, own, inverted) for value, own, inverted in read if value is None]
     if not known or len(rest) > 1:
@@ -114,13 +120,35 @@ def _read_operand(frame: FrameType) -> tuple[Operand, int]:
         _of_tensor(reader, number, place) if tensor is not None else reader.of(number, place) or frozenset()
         for number, tensor in numbers
     ]
-    sides = sides_of(computed_as(numbers[0][0], place)) if len(numbers) == 1 else []
+    made, home = _made(numbers[0][0], place) if len(numbers) == 1 else (None, place)
+    sides = [] if made is None else sides_of(made)
     origins = frozenset[str]().union(*found)
     if len(sides) == 1:
         apart = [(side, origins, True) for side, inverted in sides if inverted]
     else:
-        apart = [(side, reader.of(side, place) or frozenset(), inverted) for side, inverted in sides]
-    return Operand(origins, tuple(apart)), max(place.depth, reader.depth)
+        apart = [(side, reader.of(side, home) or frozenset(), inverted) for side, inverted in sides]
+    return Operand(origins, tuple(apart), home.depth), max(place.depth, reader.depth, home.depth)
+
+
+def _caller(frame: FrameType, depth: int) -> FrameType:
+    """The frame that is so many calls up the stack."""
+    for _ in range(depth):
+        frame = frame.f_back or frame
+    return frame
+
+
+def _made(node: ast.expr, place: Place) -> tuple[ast.expr, Place]:
+    """What a variable was computed as, here or where a caller passed it; the node itself where that is no product."""
+    made, home = node, place
+    for _ in range(_MOST_NAMES):
+        if not isinstance(made, ast.Name):
+            break
+        known = _only_value(made, home)
+        if known is None:
+            return node, place
+        made, home = known
+    is_computed = home is place or sides_of(made) != [(made, False)]
+    return (made, home) if is_computed else (node, place)
 
 
 def _of_tensor(reader: Origins, node: ast.expr, place: Place) -> frozenset[str]:
@@ -130,11 +158,16 @@ def _of_tensor(reader: Origins, node: ast.expr, place: Place) -> frozenset[str]:
 
 def computed_as(node: ast.expr, place: Place) -> ast.expr:
     """The only expression that a variable of the running function is assigned; the node itself if there is none."""
-    if not isinstance(node, ast.Name) or place.frame is None:
-        return node
-    sources = sources_of(node, place)
-    values = [value for value, at in sources.values if at.frame is place.frame]
-    return values[0] if sources.known and len(values) == len(sources.values) == 1 and not sources.imported else node
+    known = _only_value(node, place) if isinstance(node, ast.Name) else None
+    return node if known is None or known[1].frame is not place.frame else known[0]
+
+
+def _only_value(node: ast.Name, place: Place) -> tuple[ast.expr, Place] | None:
+    """The only expression that a variable has its value from, in a function that is running; None if there is none."""
+    sources = sources_of(node, place) if place.frame is not None else Sources(known=False)
+    if not sources.known or len(sources.values) != 1 or sources.imported:
+        return None
+    return sources.values[0] if sources.values[0][1].frame is not None else None
 
 
 def sides_of(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, bool]]:
