@@ -233,3 +233,102 @@ def test_as_many_images_as_a_box_has_numbers(hidden: str, verdict: Verdict, tmp_
     """The boxes of four images have four columns, and one image four boxes: none of these is one for each image."""
     result = watch_source(IMAGES.format(hidden=hidden), tmp_path)
     assert result.verdict is verdict, result.reason
+
+
+DETECTOR = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(39)
+torch.set_default_dtype(torch.float64)
+IMAGES, TURNS = 3, {turns}
+COUNTS = [3, 0, 4, 1, 2, 3, 4, 1, 0, 2, 2, 4, 3, 1, 4, 4, 0, 3]
+body, place, name = nn.Linear(9, 8), nn.Linear(8, 4 * 4), nn.Linear(8, 4 * 6)
+weights = [*body.parameters(), *place.parameters(), *name.parameters()]
+optimizer = torch.optim.SGD(weights, lr=0.03)
+images = [(torch.randn(9), torch.rand(n, 4), torch.randint(0, 6, (n,))) for n in COUNTS]
+def losses(part, count, count_of_names):
+    hidden = torch.tanh(body(torch.stack([image for image, _, _ in part])))
+    found, named = place(hidden).view(-1, 4, 4), name(hidden).view(-1, 4, 6)
+    boxes, names = found.sum() * 0.0, 0.0
+    for out, logits, (_, wanted, labels) in zip(found, named, part):
+        if len(wanted):
+            boxes = boxes + (out[: len(wanted)] - wanted).abs().sum()
+            names = names + F.cross_entropy(logits[: len(wanted)], labels, reduction="sum")
+    return {loss}
+last = 7
+for start in range(0, 18, IMAGES * TURNS):
+    window = images[start:start + IMAGES * TURNS]
+    total = max(1, sum(len(boxes) for _, boxes, _ in window))
+    if {checked}:
+        expected = torch.autograd.grad(losses(window, total, total), weights)
+    for turn in range(0, len(window), IMAGES):
+        part = window[turn:turn + IMAGES]
+        own = max(1, sum(len(boxes) for _, boxes, _ in part))
+        losses(part, {count}, {count_of_names}).backward()
+    if {checked}:
+        torch.testing.assert_close([p.grad for p in weights], list(expected))
+    last = total
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TOGETHER, APART = "(boxes + 0.7 * names) / count", "boxes / count + 0.7 * names / count_of_names"
+
+
+def detected(folder: Path, loss: str, count: str, of_names: str = "total", *, turns: int = 3) -> VerifyResult:
+    checked = (count, of_names) == ("total", "total")
+    given = {"loss": loss, "count": count, "count_of_names": of_names, "turns": turns, "checked": checked}
+    return watch_source(DETECTOR.format(**given), folder)
+
+
+@pytest.mark.parametrize("loss", [TOGETHER, APART])
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_one_number_of_boxes_divides_all_terms_of_a_detector(loss: str, turns: int, tmp_path: Path) -> None:
+    """A box has four numbers and one name: what counts one of these kinds in every window counts the window's boxes."""
+    result = detected(tmp_path, loss, "total", turns=turns)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+@pytest.mark.parametrize(
+    ("loss", "count", "of_names"),
+    [
+        (TOGETHER, "own", ""),
+        (TOGETHER, "last", ""),
+        (TOGETHER, "total * TURNS", ""),
+        (APART, "own", "own"),
+        (APART, "last", "last"),
+        (APART, "total * TURNS", "total * TURNS"),
+        (APART, "total", "own"),
+        (APART, "total", "last"),
+    ],
+)
+def test_another_number_of_boxes_is_not_passed(loss: str, count: str, of_names: str, tmp_path: Path) -> None:
+    assert detected(tmp_path, loss, count, of_names or count).verdict is not Verdict.EQUIVALENT
+
+
+SLOTS = """
+import torch
+from torch import nn
+torch.manual_seed(3)
+COUNTS = [2, 4, 1, 3, 3, 2, 1, 4, 4, 2, 1, 1]
+body = nn.Linear(6, 4 * 3)
+optimizer = torch.optim.SGD(body.parameters(), lr=0.05)
+scenes = [(torch.randn(6), torch.randint(0, 2, (n,))) for n in COUNTS]
+for start in range(0, 12, 2):
+    batch = scenes[start:start + 2]
+    slots = body(torch.stack([x for x, _ in batch])).view(2, 4, 3)
+    loss = 0.0
+    for logits, (_, labels) in zip(slots, batch):
+        named = torch.full((4,), 2)
+        named[: len(labels)] = labels
+        loss = loss + nn.functional.cross_entropy(logits, named, reduction="sum")
+    optimizer.zero_grad()
+    (loss / sum(len(labels) for _, labels in batch)).backward()
+    optimizer.step()
+"""
+
+
+def test_a_batch_that_is_stepped_on_is_divided_by_what_its_loop_counts(tmp_path: Path) -> None:
+    """Four slots in each scene, and one to four objects: nothing was accumulated that the number could be wrong for."""
+    result = watch_source(SLOTS, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
