@@ -361,7 +361,7 @@ class _Reader:
         return found
 
     def read_counts_alike(self, read: dict[Series, SeriesReading]) -> None:
-        """Read a divisor that may count one thing or another as what it counts for another term of the loss."""
+        """Read a divisor that may count one thing or another as the count that it is in another term of the loss."""
         # A note says that a number was only read as a count.
         counted = {
             one: self._counts_of(one, reading, [*read])
