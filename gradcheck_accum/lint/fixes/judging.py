@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from gradcheck_accum.lint.examination.document import LintError
 from gradcheck_accum.lint.examination.examine import Examination, examine_in_steps
 from gradcheck_accum.lint.examination.scenario import Scenario
 
@@ -32,14 +33,19 @@ class Judgement:
         self._examination = search.examined.get(text)
         self.scenarios: tuple[Scenario, ...] = self._examination.scenarios if self._examination is not None else ()
         """Those so far."""
+        self.is_refused = False
+        """Whether it cannot be read."""
         self._spent = 0
 
     def goes_on(self) -> bool:
-        """Run another scenario, if there may be one. Raises LintError where the text cannot be read."""
-        if self._examination is not None:
+        """Run another scenario, if there may be one."""
+        if self._examination is not None or self.is_refused:
             return False
         try:
             progress = next(self._steps)
+        except LintError:
+            self.is_refused = True
+            return False
         except StopIteration as end:
             self._examination = self._search.examined[self.text] = replace(end.value, module=None)
             self._take(self._examination.scenarios, self._examination.cost)
@@ -52,8 +58,8 @@ class Judgement:
         self._search.left -= cost - self._spent
         self._spent = cost
 
-    def complete(self) -> Examination:
-        """All that is found in the text."""
-        while self._examination is None:
-            self.goes_on()
+    def complete(self) -> Examination | None:
+        """All that is found in the text; None where it cannot be read."""
+        while self.goes_on():
+            pass
         return self._examination

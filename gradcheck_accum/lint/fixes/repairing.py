@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gradcheck_accum.ledger.windows import Ledger
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.examination.document import Document, LintError
+from gradcheck_accum.lint.examination.document import Document
 from gradcheck_accum.lint.examination.examine import Examination
 from gradcheck_accum.lint.examination.scenario import Scenario
 from gradcheck_accum.lint.fixes.boundary import count_from_one, step_for_remainder
@@ -113,27 +113,27 @@ class _Attempt:
     judgement: Judgement
     before: _Readability
 
-    def meets(self, goal: _Goal) -> bool:
-        """Whether it is all that is needed. It is judged no further than to the first scenario that denies that."""
-        while goal.may_be_met(self.judgement.scenarios) and self._may_be_readable():
+    def meets(self, goal: _Goal) -> Repaired | None:
+        """What it makes, if that is all that is needed; it is judged no further than to the scenario that denies it."""
+        while goal.may_be_met(self.judgement.scenarios) and self.may_be_readable():
             if not self.judgement.goes_on():
-                return self.is_readable() and goal.is_met(self.judgement.complete())
-        return False
+                made = self.result()
+                return made if made is not None and goal.is_met(made.examination) else None
+        return None
 
-    def _may_be_readable(self) -> bool:
-        """Whether no more than before is unknown in the scenarios so far."""
+    def may_be_readable(self) -> bool:
+        """Whether no more is unknown in the scenarios so far than was before."""
         return _Readability.of(self.judgement.scenarios).blind <= self.before.blind
 
-    def is_readable(self) -> bool:
-        """Whether its ledgers are as readable as they were."""
-        while self._may_be_readable():
-            if not self.judgement.goes_on():
-                return _Readability.of(self.judgement.scenarios).readable >= self.before.readable
-        return False
-
-    def result(self) -> Repaired:
-        """What it has made."""
+    def result(self) -> Repaired | None:
+        """What it makes, if its ledgers are as readable as they were."""
+        while self.may_be_readable() and self.judgement.goes_on():
+            pass
+        if not self.may_be_readable():
+            return None
         examination = self.judgement.complete()
+        if examination is None or _Readability.of(examination.scenarios).readable < self.before.readable:
+            return None
         return Repaired(self.judgement.text, (self.repair.message,), self.repair.safe, examination)
 
 
@@ -165,10 +165,11 @@ def _repair(
     case = Case(finding, ledger, script, frozenset(others))
     failed: list[_Attempt] = []
     for attempt in _attempts(case, document, examination, search):
-        if attempt.meets(goal):
-            return attempt.result()
-        failed.append(attempt)
-    for repaired in _incomplete(failed, goal, finding, search) if depth > 1 else ():
+        if (repaired := attempt.meets(goal)) is not None:
+            return repaired
+        if depth > 1 and attempt.may_be_readable():
+            failed.append(attempt)
+    for repaired in _incomplete(failed, goal, finding, search):
         missed = goal.missed(repaired.examination)
         first = next((code for code in REPAIRS if code in missed), None)
         if first is None:
@@ -194,15 +195,14 @@ def _incomplete(attempts: Sequence[_Attempt], goal: _Goal, finding: Finding, sea
     for attempt in attempts:
         if found == _WIDEST or search.left <= 0:
             return
-        if attempt.is_readable():
-            repaired = attempt.result()
-            if finding.mistake.code not in goal.missed(repaired.examination):
-                found += 1
-                yield repaired
+        repaired = attempt.result()
+        if repaired is not None and finding.mistake.code not in goal.missed(repaired.examination):
+            found += 1
+            yield repaired
 
 
 def _attempts(case: Case, document: Document, examination: Examination, search: Search) -> Iterator[_Attempt]:
-    """The repairs of a finding that change its script to another that can be read."""
+    """The repairs of a finding that change its script."""
     make = REPAIRS.get(case.finding.mistake.code)
     if make is None:
         return
@@ -216,12 +216,10 @@ def _attempts(case: Case, document: Document, examination: Examination, search: 
             text = repair.edits.applied()
             if text == case.script.text:
                 continue
-            judgement = Judgement(text, document.path, search)
-            judgement.goes_on()
-        except (CannotEdit, LintError):
+        except CannotEdit:
             search.left -= examination.cost
             continue
-        yield _Attempt(repair, judgement, before)
+        yield _Attempt(repair, Judgement(text, document.path, search), before)
 
 
 def _codes(examination: Examination) -> Counter[str]:
