@@ -475,6 +475,21 @@ def test_a_repair_is_judged_in_every_scenario_or_until_one_denies_it(judged: lis
     assert sorted(by_steps) == [[False], [False, False]]
 
 
+def test_what_leaves_its_own_mistake_in_a_scenario_is_not_completed(judged: list[tuple[str, list[bool]]]) -> None:
+    """The step for the remainder leaves its scale wrong, and a division by the window's length does where K is one."""
+    source = LOOP.replace(" or i + 1 == len(loader)", "").replace("criterion, K", "criterion, args, K")
+    source = source.replace("loss = criterion(model(x), y)", "loss = criterion(model(x), y) / K")
+    source = source.replace(
+        "        loss.backward()\n",
+        "        if args.twice:\n            loss = loss / K\n"
+        "        (loss * args.weight if args.weighted else loss).backward()\n",
+    )
+    assert [(f.mistake.code, f.fix) for f in offer_fixes(source, "train.py")] == [("GA301", None)]
+    (stepped, of_step), *divided = judged
+    assert "or i + 1 == len(loader)" in stepped and of_step[-1]
+    assert divided and all("window = " in text and True not in steps for text, steps in divided)
+
+
 def test_a_change_that_repairs_several_findings_is_judged_once(judged: list[tuple[str, list[bool]]]) -> None:
     source = in_two_precisions("")
     offers = offer_fixes(source, "train.py")

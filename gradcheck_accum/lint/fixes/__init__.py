@@ -3,6 +3,7 @@
 A fix starts from a finding and the ledger that shows it, and is judged by the ledger of the repaired script: it counts
 only if its finding is gone, no other has come, and everything that was known of the loop still is. A repair that
 uncovers another mistake (a remainder, once the loss is divided by K) is completed by that one's repair, or not made.
+One that leaves its own mistake in any scenario is not completed.
 """
 
 from __future__ import annotations

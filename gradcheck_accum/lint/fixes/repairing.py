@@ -100,6 +100,10 @@ class _Goal:
         """Whether the scenarios so far leave it open; what they show stays, whatever others do."""
         return not _shown_codes(scenarios) - self.shown
 
+    def may_lack(self, code: str, scenarios: Iterable[Scenario]) -> bool:
+        """Whether the scenarios so far leave open that a mistake is gone: one that is there is not repaired."""
+        return _shown_codes(scenarios)[code] <= self.shown[code]
+
     def is_met(self, examination: Examination) -> bool:
         """Whether nothing is, in no scenario: a repair that is right under one flag and wrong under another is none."""
         return not self.missed(examination) and self.may_be_met(examination.scenarios)
@@ -124,6 +128,10 @@ class _Attempt:
     def may_be_readable(self) -> bool:
         """Whether no more is unknown in the scenarios so far than was before."""
         return _Readability.of(self.judgement.scenarios).blind <= self.before.blind
+
+    def may_be_completed(self, goal: _Goal, code: str) -> bool:
+        """Whether it may have repaired the mistake that it is for, as far as the scenarios so far show."""
+        return self.may_be_readable() and goal.may_lack(code, self.judgement.scenarios)
 
     def result(self) -> Repaired | None:
         """What it makes, if its ledgers are as readable as they were."""
@@ -167,7 +175,7 @@ def _repair(
     for attempt in _attempts(case, document, examination, search):
         if (repaired := attempt.meets(goal)) is not None:
             return repaired
-        if depth > 1 and attempt.may_be_readable():
+        if depth > 1 and attempt.may_be_completed(goal, finding.mistake.code):
             failed.append(attempt)
     for repaired in _incomplete(failed, goal, finding, search):
         missed = goal.missed(repaired.examination)
@@ -191,12 +199,15 @@ def _repair(
 
 def _incomplete(attempts: Sequence[_Attempt], goal: _Goal, finding: Finding, search: Search) -> Iterator[Repaired]:
     """The first of the attempts that have repaired the finding itself, and nothing else that is in the way."""
+    code = finding.mistake.code
     found = 0
     for attempt in attempts:
         if found == _WIDEST or search.left <= 0:
             return
-        repaired = attempt.result()
-        if repaired is not None and finding.mistake.code not in goal.missed(repaired.examination):
+        while attempt.may_be_completed(goal, code) and attempt.judgement.goes_on():
+            pass
+        repaired = attempt.result() if attempt.may_be_completed(goal, code) else None
+        if repaired is not None and code not in goal.missed(repaired.examination):
             found += 1
             yield repaired
 
