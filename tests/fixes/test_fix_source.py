@@ -6,6 +6,7 @@ import ast
 import difflib
 import re
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pages import Page, pages, unmarked
 from plain_loops import plain_loop
 from watching import found, watch_source
 
+from gradcheck_accum.lint.examination.examine import Examination, Progress, examine_in_steps
 from gradcheck_accum.lint.fixes import FixResult, fix_source, offer_fixes
 from gradcheck_accum.results.verdict import Verdict
 
@@ -417,6 +419,84 @@ def test_both_branches_of_a_flag_are_repaired() -> None:
     assert result.source.count("window = ") == 1
     assert "scaler.scale(loss / window).backward()" in result.source
     assert "(loss / window).backward()" in result.source
+
+
+def in_two_precisions(flush: str) -> str:
+    """A loop with a backward and a step for either precision, whose loss nothing divides."""
+    return f"""\
+def train(model, loader, optimizer, criterion, scaler, args, K):
+    for i, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y)
+        if args.fp16:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if (i + 1) % K == 0{flush}:
+            if args.fp16:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[bool]]]:
+    """The texts that repairs are judged by, each with its scenarios: False, and True once all have been run."""
+    texts: list[tuple[str, list[bool]]] = []
+
+    def watched(text: str, path: str, *, thorough: bool) -> Generator[Progress, None, Examination]:
+        assert thorough
+        steps: list[bool] = []
+        texts.append((text, steps))
+        progress = examine_in_steps(text, path, thorough=True)
+        try:
+            while True:
+                one = next(progress)
+                steps.append(False)
+                yield one
+        except StopIteration as end:
+            steps.append(True)
+            return end.value  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("gradcheck_accum.lint.fixes.judging.examine_in_steps", watched)
+    return texts
+
+
+def test_a_repair_is_judged_in_every_scenario_or_until_one_denies_it(judged: list[tuple[str, list[bool]]]) -> None:
+    """Divided by K, the remainder is wrong, which the scenario of that backward shows; by the window's, nothing is."""
+    source = in_two_precisions(" or i + 1 == len(loader)")
+    in_full, in_half = offer_fixes(source, "train.py")
+    assert in_full.fix and in_half.fix
+    by_window = [steps for text, steps in judged if "window = " in text]
+    by_steps = [steps for text, steps in judged if "/ K)" in text]
+    assert by_window == [[False, False, True]] * 2
+    assert sorted(by_steps) == [[False], [False, False]]
+
+
+def test_what_leaves_its_own_mistake_in_a_scenario_is_not_completed(judged: list[tuple[str, list[bool]]]) -> None:
+    """The step for the remainder leaves its scale wrong, and a division by the window's length does where K is one."""
+    source = LOOP.replace(" or i + 1 == len(loader)", "").replace("criterion, K", "criterion, args, K")
+    source = source.replace("loss = criterion(model(x), y)", "loss = criterion(model(x), y) / K")
+    source = source.replace(
+        "        loss.backward()\n",
+        "        if args.twice:\n            loss = loss / K\n"
+        "        (loss * args.weight if args.weighted else loss).backward()\n",
+    )
+    assert [(f.mistake.code, f.fix) for f in offer_fixes(source, "train.py")] == [("GA301", None)]
+    (stepped, of_step), *divided = judged
+    assert "or i + 1 == len(loader)" in stepped and of_step[-1]
+    assert divided and all("window = " in text and True not in steps for text, steps in divided)
+
+
+def test_a_change_that_repairs_several_findings_is_judged_once(judged: list[tuple[str, list[bool]]]) -> None:
+    source = in_two_precisions("")
+    offers = offer_fixes(source, "train.py")
+    assert sorted(finding.mistake.code for finding in offers) == ["GA101", "GA101", "GA301", "GA301"]
+    assert all(finding.fix for finding in offers)
+    texts = [text for text, _ in judged]
+    assert len(texts) == len(set(texts)) < len(offers)
 
 
 def test_a_remainder_of_unknown_scale_is_not_stepped_for() -> None:

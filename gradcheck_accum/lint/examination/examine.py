@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,6 +69,14 @@ class Examination:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What an examination knows before it is complete: the scenarios so far, and what they have cost."""
+
+    scenarios: list[Scenario]
+    cost: int
+
+
 def examine(
     text: str, path: str, words: Callable[[int], str] = "line {}".format, *, thorough: bool = False
 ) -> Examination:
@@ -76,6 +84,18 @@ def examine(
 
     ``thorough`` runs every scenario, even those that could not add a finding.
     """
+    examining = examine_in_steps(text, path, words, thorough=thorough)
+    while True:
+        try:
+            next(examining)
+        except StopIteration as complete:
+            return complete.value  # type: ignore[no-any-return]
+
+
+def examine_in_steps(
+    text: str, path: str, words: Callable[[int], str] = "line {}".format, *, thorough: bool = False
+) -> Generator[Progress, None, Examination]:
+    """The same, scenario by scenario: whoever has seen enough need not go on."""
     content = text.encode(errors="surrogatepass")
     # Without both calls, there is no loop: the source is only checked for syntax errors.
     trains = may_train_with_others(content, path) if path.endswith(_MODULE) else may_train(content)
@@ -97,6 +117,9 @@ def examine(
                 facts = Facts(module)
                 modules = follow_imports(facts, path) if path.endswith(_MODULE) else ImportedModules(path)
             for explored in scenarios.explore(facts, modules, thorough=thorough):
+                if not explored.is_complete:
+                    yield Progress([*every, *explored.scenarios], cost + explored.spent)
+                    continue
                 every += explored.scenarios
                 is_thorough = is_thorough and explored.is_thorough
                 not_followed += not explored.is_followed
@@ -164,7 +187,7 @@ def ledgers_of(source: str | bytes, path: str) -> list[Ledger]:
     from gradcheck_accum.lint.program.imported_modules import ImportedModules
 
     explored = scenarios.explore(Facts(module), ImportedModules(path))
-    return [scenario.ledger for one in explored for scenario in one.scenarios]
+    return [scenario.ledger for one in explored if one.is_complete for scenario in one.scenarios]
 
 
 def _parse(text: str, path: str, words: Callable[[int], str] = "line {}".format) -> syntax.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.ledger.events import Backward, LossShown, Opaque, Step, product_of
 from gradcheck_accum.ledger.weights import Readings
 from gradcheck_accum.ledger.window_length import usual_steps
-from gradcheck_accum.ledger.windows import Ledger
+from gradcheck_accum.ledger.windows import Ledger, Window
 from gradcheck_accum.lint.program.names import ACCUMULATION
 from gradcheck_accum.mistakes import CATALOGUE
 
@@ -61,6 +62,11 @@ class Scenario:
         if not windows:
             return any(isinstance(event, Opaque) for event in self.ledger.trace.events)
         return all(window.unknown for window in windows)
+
+    @cached_property
+    def is_readable(self) -> bool:
+        """Whether nothing in its windows is unknown."""
+        return is_readable(self.readings, (*self.ledger.windows, *self.ledger.abandoned))
 
     @property
     def trains(self) -> bool:
@@ -158,3 +164,16 @@ class Scenario:
     def accumulates(self) -> bool:
         """Whether any step waited for several micro-batches."""
         return any(window.micro_batches > 1 for window in self.ledger.windows)
+
+
+def is_readable(readings: Readings, windows: Iterable[Window]) -> bool:
+    """Whether nothing in the windows is unknown: neither events nor the weight of any entry."""
+    return not any(
+        window.unknown
+        or any(
+            weight.relative is None
+            for series in readings.series_of(window)
+            for weight in readings.weights(window, series)
+        )
+        for window in windows
+    )

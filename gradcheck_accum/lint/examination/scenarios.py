@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,7 +72,7 @@ class Explored:
     ``interrupted`` are the mistakes that show where a micro-batch is skipped, each with a ledger that shows it;
     ``refuted`` those, by code and line, that the program as it is written does not make.
     ``is_thorough`` if none was left out that could add nothing to what is found; not ``is_followed`` if a run of it
-    took more than its budget, so that nothing is known.
+    took more than its budget, so that nothing is known. Not ``is_complete`` while there may be more to try.
     """
 
     root: Root
@@ -82,10 +82,11 @@ class Explored:
     refuted: frozenset[tuple[str, int]] = frozenset()
     is_thorough: bool = True
     is_followed: bool = True
+    is_complete: bool = True
 
 
 def explore(facts: Facts, modules: ImportedModules, *, thorough: bool = False) -> Iterator[Explored]:
-    """The scenarios of every entrance of a file, outermost first.
+    """The scenarios of every entrance of a file, outermost first; of each one what is known after every scenario.
 
     Code that one has run in training is no entrance of its own.
 
@@ -96,7 +97,7 @@ def explore(facts: Facts, modules: ImportedModules, *, thorough: bool = False) -
     visited: set[syntax.Node] = set()
     spent = 0
     if any(reach.backward(s) for s in module.body if not isinstance(s, (syntax.FunctionDef, syntax.ClassDef))):
-        own = _scenarios(module, modules, reach, Root(None), visited, thorough)
+        own = yield from _scenarios(module, modules, reach, Root(None), visited, thorough)
         spent += own.spent
         yield own
     roots = [Root(function) for function in reach.training_functions()]
@@ -108,7 +109,7 @@ def explore(facts: Facts, modules: ImportedModules, *, thorough: bool = False) -
         if spent > _MOST_EVALUATIONS + read * _FOR_EACH:
             yield Explored(root, [], 0, is_followed=False)
             continue
-        own = _scenarios(module, modules, reach, root, visited, thorough)
+        own = yield from _scenarios(module, modules, reach, root, visited, thorough)
         spent += own.spent
         read += 1
         yield own
@@ -121,7 +122,7 @@ def _scenarios(
     root: Root,
     visited: set[syntax.Node],
     thorough: bool,
-) -> Explored:
+) -> Generator[Explored, None, Explored]:
     function = root.function
     reported_alone = None if function is None else _reported_alone(reach, function, _owner_of(reach, root))
     knowledge = Knowledge()
@@ -175,6 +176,7 @@ def _scenarios(
             if not thorough and agreement.is_settled(lines):
                 is_thorough = False
                 break
+            yield Explored(root, found, spent, is_complete=False)
         if found and found[-1].is_unknown and found[-1].decisions is run.decisions:
             if len(tried) == 1 and (without_extras := _without_extras(run)):
                 waited -= run.spent  # it takes no other one's time

@@ -3,6 +3,7 @@
 A fix starts from a finding and the ledger that shows it, and is judged by the ledger of the repaired script: it counts
 only if its finding is gone, no other has come, and everything that was known of the loop still is. A repair that
 uncovers another mistake (a remainder, once the loss is divided by K) is completed by that one's repair, or not made.
+One that leaves its own mistake in any scenario is not completed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gradcheck_accum.lint.examination.document import CannotHold, Document, open_document
 from gradcheck_accum.lint.examination.examine import Examination, examine
-from gradcheck_accum.lint.fixes.budget import Budget
+from gradcheck_accum.lint.fixes.judging import Search
 from gradcheck_accum.results.findings import Finding, Fix, in_order
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ def fixed(
 ) -> FixResult:
     """Fix what the examination of a file has found, those of ``codes`` only where given, until none can be fixed."""
     done: list[Finding] = []
-    budget = Budget(_MOST_EVALUATIONS)
+    search = Search(_MOST_EVALUATIONS)
     while True:
         remaining: list[Finding] = []
-        for offer in _offers(document, examination, codes, budget):
+        for offer in _offers(document, examination, codes, search):
             fix = offer.finding.fix
             if fix and offer.document and offer.examination and (fix.safe or unsafe) and len(done) < _MOST_FIXES:
                 document, examination = offer.document, offer.examination
@@ -94,8 +95,8 @@ def offered(
     document: Document, examination: Examination, *, codes: Collection[str] | None = None
 ) -> tuple[Finding, ...]:
     """What the examination of a file has found, each with the fix that it would have on its own."""
-    budget = Budget(_MOST_EVALUATIONS)
-    return _in_order(offer.finding for offer in _offers(document, examination, codes, budget))
+    search = Search(_MOST_EVALUATIONS)
+    return _in_order(offer.finding for offer in _offers(document, examination, codes, search))
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -103,7 +104,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _offers(
-    document: Document, examination: Examination, codes: Collection[str] | None, budget: Budget
+    document: Document, examination: Examination, codes: Collection[str] | None, search: Search
 ) -> Iterator[_Offer]:
     """The findings, each with its fix if there is one, in the order in which they are best fixed."""
     found = [(f, ledger) for f, ledger in examination.evidence if codes is None or f.mistake.code in codes]
@@ -115,8 +116,8 @@ def _offers(
 
     if not examination.is_thorough:
         examination = examine(document.source, document.path, thorough=True)
-    for finding, repaired in repairs(document, examination, wanted, budget):
-        if repaired is None and budget.left <= 0:
+    for finding, repaired in repairs(document, examination, wanted, search):
+        if repaired is None and search.left <= 0:
             yield _Offer(replace(document.in_document(finding), fix_left_out=True))
         else:
             yield _offer(document, finding, repaired)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import libcst as cst
 
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.ledger.weights import Readings, read_weights
+from gradcheck_accum.ledger.weights import read_weights
 from gradcheck_accum.ledger.window_length import usual_steps
 from gradcheck_accum.ledger.windows import Ledger, Window
+from gradcheck_accum.lint.examination.scenario import is_readable
 from gradcheck_accum.lint.fixes.edits import Edits
 from gradcheck_accum.lint.fixes.expressions import integer
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
@@ -127,19 +127,6 @@ class Case:
                 # A loop that holds the backward and not the step is the window; one that holds both is a pass.
                 return 0 if not any(parent in script.parents(step) for step in steps) else None
         return 1
-
-
-def is_readable(readings: Readings, windows: Iterable[Window]) -> bool:
-    """Whether nothing in the windows is unknown: neither events nor the weight of any entry."""
-    return not any(
-        window.unknown
-        or any(
-            weight.relative is None
-            for series in readings.series_of(window)
-            for weight in readings.weights(window, series)
-        )
-        for window in windows
-    )
 
 
 def is_visible(script: Script, node: cst.CSTNode, at: cst.CSTNode) -> bool:

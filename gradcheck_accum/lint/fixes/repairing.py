@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from gradcheck_accum.diagnosis import Diagnosis
 from gradcheck_accum.ledger.windows import Ledger
-from gradcheck_accum.lint.examination.document import Document, LintError
-from gradcheck_accum.lint.examination.examine import Examination, examine
+from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.examination.document import Document
+from gradcheck_accum.lint.examination.examine import Examination
+from gradcheck_accum.lint.examination.scenario import Scenario
 from gradcheck_accum.lint.fixes.boundary import count_from_one, step_for_remainder
-from gradcheck_accum.lint.fixes.budget import Budget
-from gradcheck_accum.lint.fixes.case import Case, Repair, is_readable
+from gradcheck_accum.lint.fixes.case import Case, Repair
 from gradcheck_accum.lint.fixes.clipping import clip_complete_window, clip_what_is_used, unscale_first
 from gradcheck_accum.lint.fixes.graphs import detach
+from gradcheck_accum.lint.fixes.judging import Judgement, Search
 from gradcheck_accum.lint.fixes.scaling import divide, divide_by_window, undivide
 from gradcheck_accum.lint.fixes.script import CannotEdit, Script
 from gradcheck_accum.lint.fixes.zeroing import add_clearing, clear_after_step, clear_other
@@ -45,26 +47,24 @@ _WIDEST = 2
 
 
 def repairs(
-    document: Document, examination: Examination, wanted: Sequence[tuple[Finding, Ledger]], budget: Budget
+    document: Document, examination: Examination, wanted: Sequence[tuple[Finding, Ledger]], search: Search
 ) -> Iterator[tuple[Finding, Repaired | None]]:
     """The findings with their repairs, in the order in which they are best made; none where the script is not read."""
-    script = _script(document.source, examination)
+    script = _script(document.source, document.path, examination)
     order = list(REPAIRS)
     for finding, ledger in sorted(wanted, key=lambda item: order.index(item[0].mistake.code)):
         goal = _Goal.of(examination, finding)
         if script is None:
             yield finding, None
         else:
-            yield finding, _repair(script, document, examination, finding, ledger, goal, budget, _DEEPEST)
+            yield finding, _repair(script, document, examination, finding, ledger, goal, search, _DEEPEST)
 
 
-def _script(text: str, examination: Examination) -> Script | None:
+def _script(text: str, path: str, examination: Examination) -> Script | None:
     """What was examined, as a script to be changed; None where it cannot be."""
-    if examination.module is None:
-        return None
     try:
-        return Script(text, examination.module)
-    except CannotEdit:
+        return Script(text, examination.module or syntax.parse(text, path))
+    except (CannotEdit, syntax.CannotParse, syntax.NestedTooDeeply):
         return None
 
 
@@ -88,16 +88,74 @@ class _Goal:
     @classmethod
     def of(cls, examination: Examination, finding: Finding) -> _Goal:
         code, line = finding.mistake.code, finding.where.line
-        here = sum(any(d.mistake.code == code and d.where.line == line for d in found) for found in _shown(examination))
-        return cls(_codes(examination) - Counter([code]), _shown_codes(examination) - Counter({code: here}))
+        every = examination.scenarios
+        here = sum(any(d.mistake.code == code and d.where.line == line for d in s.diagnoses) for s in every)
+        return cls(_codes(examination) - Counter([code]), _shown_codes(every) - Counter({code: here}))
 
     def missed(self, examination: Examination) -> Counter[str]:
         """The findings that are in the way."""
         return _codes(examination) - self.found
 
+    def may_be_met(self, scenarios: Iterable[Scenario]) -> bool:
+        """Whether the scenarios so far leave it open; what they show stays, whatever others do."""
+        return not _shown_codes(scenarios) - self.shown
+
+    def may_lack(self, code: str, scenarios: Iterable[Scenario]) -> bool:
+        """Whether the scenarios so far leave open that a mistake is gone: one that is there is not repaired."""
+        return _shown_codes(scenarios)[code] <= self.shown[code]
+
     def is_met(self, examination: Examination) -> bool:
         """Whether nothing is, in no scenario: a repair that is right under one flag and wrong under another is none."""
-        return not self.missed(examination) and not _shown_codes(examination) - self.shown
+        return not self.missed(examination) and self.may_be_met(examination.scenarios)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One repair, and what is known of the script that it makes; ``before`` is how readable that was without it."""
+
+    repair: Repair
+    judgement: Judgement
+    before: _Readability
+
+    def meets(self, goal: _Goal) -> Repaired | None:
+        """What it makes, if that is all that is needed; it is judged no further than to the scenario that denies it."""
+        while goal.may_be_met(self.judgement.scenarios) and self.may_be_readable():
+            if not self.judgement.goes_on():
+                made = self.result()
+                return made if made is not None and goal.is_met(made.examination) else None
+        return None
+
+    def may_be_readable(self) -> bool:
+        """Whether no more is unknown in the scenarios so far than was before."""
+        return _Readability.of(self.judgement.scenarios).blind <= self.before.blind
+
+    def may_be_completed(self, goal: _Goal, code: str) -> bool:
+        """Whether it may have repaired the mistake that it is for, as far as the scenarios so far show."""
+        return self.may_be_readable() and goal.may_lack(code, self.judgement.scenarios)
+
+    def result(self) -> Repaired | None:
+        """What it makes, if its ledgers are as readable as they were."""
+        while self.may_be_readable() and self.judgement.goes_on():
+            pass
+        if not self.may_be_readable():
+            return None
+        examination = self.judgement.complete()
+        if examination is None or _Readability.of(examination.scenarios).readable < self.before.readable:
+            return None
+        return Repaired(self.judgement.text, (self.repair.message,), self.repair.safe, examination)
+
+
+class _Readability(NamedTuple):
+    """How many ledgers hold something unknown, and how many do not and have a step."""
+
+    blind: int
+    readable: int
+
+    @classmethod
+    def of(cls, scenarios: Sequence[Scenario]) -> _Readability:
+        known = [scenario.is_readable for scenario in scenarios]
+        stepping = [bool(scenario.ledger.windows) for scenario in scenarios]
+        return cls(known.count(False), sum(map(all, zip(known, stepping, strict=True))))
 
 
 def _repair(
@@ -107,28 +165,30 @@ def _repair(
     finding: Finding,
     ledger: Ledger,
     goal: _Goal,
-    budget: Budget,
+    search: Search,
     depth: int,
 ) -> Repaired | None:
     """The first repair that meets the goal: one alone if possible, else completed by another."""
     others = {f.mistake.code for f, _ in examination.evidence if f.where.line == finding.where.line}
     case = Case(finding, ledger, script, frozenset(others))
-    incomplete: list[Repaired] = []
-    for repaired in _attempts(case, document, examination, budget):
-        if goal.is_met(repaired.examination):
+    failed: list[_Attempt] = []
+    for attempt in _attempts(case, document, examination, search):
+        if (repaired := attempt.meets(goal)) is not None:
             return repaired
-        if finding.mistake.code not in goal.missed(repaired.examination):
-            incomplete.append(repaired)
-    for repaired in incomplete[:_WIDEST] if depth > 1 else ():
+        if depth > 1 and attempt.may_be_completed(goal, finding.mistake.code):
+            failed.append(attempt)
+    for repaired in _incomplete(failed, goal, finding, search):
         missed = goal.missed(repaired.examination)
         first = next((code for code in REPAIRS if code in missed), None)
-        repaired_script = _script(repaired.text, repaired.examination) if first is not None else None
+        if first is None:
+            continue
+        repaired_script = _script(repaired.text, document.path, repaired.examination)
         if repaired_script is None:
             continue
         for other, evidence in repaired.examination.evidence:
             if other.mistake.code == first:
                 rest = _repair(
-                    repaired_script, document, repaired.examination, other, evidence, goal, budget, depth - 1
+                    repaired_script, document, repaired.examination, other, evidence, goal, search, depth - 1
                 )
                 if rest is not None:
                     return replace(
@@ -137,46 +197,46 @@ def _repair(
     return None
 
 
-def _attempts(case: Case, document: Document, examination: Examination, budget: Budget) -> Iterator[Repaired]:
-    """The script after each repair that leaves its ledgers as readable as they were."""
+def _incomplete(attempts: Sequence[_Attempt], goal: _Goal, finding: Finding, search: Search) -> Iterator[Repaired]:
+    """The first of the attempts that have repaired the finding itself, and nothing else that is in the way."""
+    code = finding.mistake.code
+    found = 0
+    for attempt in attempts:
+        if found == _WIDEST or search.left <= 0:
+            return
+        while attempt.may_be_completed(goal, code) and attempt.judgement.goes_on():
+            pass
+        repaired = attempt.result() if attempt.may_be_completed(goal, code) else None
+        if repaired is not None and code not in goal.missed(repaired.examination):
+            found += 1
+            yield repaired
+
+
+def _attempts(case: Case, document: Document, examination: Examination, search: Search) -> Iterator[_Attempt]:
+    """The repairs of a finding that change its script."""
     make = REPAIRS.get(case.finding.mistake.code)
     if make is None:
         return
-    blind, readable = _readability(examination)
+    before = _Readability.of(examination.scenarios)
     repairs = make(case)
-    while budget.left > 0:
+    while search.left > 0:
         try:
             repair = next(repairs, None)
             if repair is None:
                 return
             text = repair.edits.applied()
-            after = examine(text, document.path, thorough=True)
-        except (CannotEdit, LintError):
-            budget.left -= examination.cost
+            if text == case.script.text:
+                continue
+        except CannotEdit:
+            search.left -= examination.cost
             continue
-        budget.left -= after.cost
-        still_blind, still_readable = _readability(after)
-        if text != case.script.text and still_blind <= blind and still_readable >= readable:
-            yield Repaired(text, (repair.message,), repair.safe, after)
+        yield _Attempt(repair, Judgement(text, document.path, search), before)
 
 
 def _codes(examination: Examination) -> Counter[str]:
     return Counter(finding.mistake.code for finding, _ in examination.evidence)
 
 
-def _shown(examination: Examination) -> list[tuple[Diagnosis, ...]]:
-    """The diagnoses of every scenario, agreed on or not."""
-    return [scenario.diagnoses for scenario in examination.scenarios]
-
-
-def _shown_codes(examination: Examination) -> Counter[str]:
-    """How often each code is shown in all scenarios together."""
-    return Counter(diagnosis.mistake.code for found in _shown(examination) for diagnosis in found)
-
-
-def _readability(examination: Examination) -> tuple[int, int]:
-    """How many ledgers hold something unknown, and how many do not and have a step."""
-    ledgers = [(scenario.ledger, scenario.readings) for scenario in examination.scenarios]
-    known = [is_readable(readings, (*ledger.windows, *ledger.abandoned)) for ledger, readings in ledgers]
-    stepping = [bool(ledger.windows) for ledger, _ in ledgers]
-    return known.count(False), sum(readable and steps for readable, steps in zip(known, stepping, strict=True))
+def _shown_codes(scenarios: Iterable[Scenario]) -> Counter[str]:
+    """How often each code is shown in scenarios, agreed on or not."""
+    return Counter(diagnosis.mistake.code for scenario in scenarios for diagnosis in scenario.diagnoses)
