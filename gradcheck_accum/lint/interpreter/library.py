@@ -92,6 +92,8 @@ def _iter(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _next(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if args and isinstance(args[0], v.Parameters):
+        return args[0]  # one of them stands for all, and no data are drawn
     if len(args) < 2:
         return draw_from(run, args[0]) if args else Symbol()
     run.loops.catching += 1
