@@ -224,7 +224,10 @@ _LISTS = frozenset({"Iterable", "Sequence", "list"})
 
 
 def _isinstance(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Whether a value is of a class. What a call computed, of unknown kind, is the tensor that it may be."""
     match args:
+        case [Tensor(), v.Reference() as cls] if cls.tail == "Tensor":
+            return True
         case [model, v.Reference() as cls] if cls.tail == "DistributedDataParallel":
             return True if run.sync.is_wrapped(sources_of(model) or ()) else Symbol()
         case [list() | v.Optimizer() as value, v.Reference() | Symbol() as cls]:
