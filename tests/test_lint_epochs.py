@@ -299,3 +299,27 @@ def fit(network, loader, optimizer, epochs, settings, accumulation_steps):
 )
 def test_as_many_turns_as_a_data_set_has_batches_are_a_pass(turns: str, found: list[str]) -> None:
     assert codes_in(TAKES_AS_MANY_AS.format(turns=turns)) == found
+
+
+AS_FAR_AS = (
+    HEAD
+    + """\
+def train(model, loader, optimizer, settings, accumulate):
+    for epoch in range(4):
+        for n, (x, y) in enumerate(itertools.islice(loader, {most})):
+            (nn.functional.cross_entropy(model(x), y){scaling}).backward()
+            if (n + 1) % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("most", "left_over"),
+    [("settings.rows // settings.batch_size", ["GA301"]), ("settings.most_steps", [])],
+    ids=["samples by the size of a batch", "steps"],
+)
+def test_how_many_batches_islice_takes_of_a_pass_is_no_window(most: str, left_over: list[str]) -> None:
+    assert codes(AS_FAR_AS.format(most=most, scaling=" / accumulate")) == left_over
+    assert codes(AS_FAR_AS.format(most=most, scaling="")) == ["GA101", *left_over]

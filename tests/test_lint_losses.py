@@ -404,3 +404,29 @@ def test_a_divergence_is_reduced_as_it_is_asked_for(reduction: str, expected: li
     """A window's sum over its rows is their mean; a mean of each batch is divided by its rows already."""
     found = codes_in(DIVERGENCE.format(reduction=reduction))
     assert [code for code in found if code != "GA301"] == expected
+
+
+OF_EITHER_KIND = """\
+from collections.abc import Mapping
+from torch import Tensor
+
+def train(model, criterion, batches, optimizer, K):
+    for n, (x, t) in enumerate(batches):
+        found = criterion(model(x), t)
+        if isinstance(found, Mapping):
+            loss = found["sum"]
+        elif isinstance(found, {kind}):
+            loss = found
+        else:
+            print("no loss")
+        (loss{scale}).backward()
+        if (n + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_a_loss_that_is_asked_whether_it_is_a_tensor_is_one() -> None:
+    assert codes_in(OF_EITHER_KIND.format(kind="Tensor", scale=""), "GA10") == ["GA101"]
+    assert codes_in(OF_EITHER_KIND.format(kind="Tensor", scale=" / K"), "GA10") == []
+    assert codes_in(OF_EITHER_KIND.format(kind="Record", scale=""), "GA10") == []

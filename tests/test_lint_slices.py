@@ -135,3 +135,37 @@ def test_a_slice_that_has_a_name_is_cut_elsewhere_in_every_turn(part: str) -> No
 
     assert found("") == ["GA101"]
     assert found(" / K") == []
+
+
+BETWEEN = """\
+import torch.nn.functional as F
+
+def train(network, loader, optimizer, viewer, K):
+    for epoch in range(5):
+        for n, x in enumerate(loader):
+            size = F.mse_loss(network(x), x)
+            {between}
+            loss = (size + F.l1_loss(network(x), x)){scaling}
+            loss.backward()
+            if (n + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "viewer.show(x[:8])",
+        "viewer.show(x[: min(8, x.shape[0])])",
+        "if n == 0: viewer.show(x[2:6])",
+        "place = next(network.parameters()).device",
+    ],
+)
+def test_what_is_taken_of_a_batch_before_its_backward_is_of_that_batch(between: str) -> None:
+    assert codes_in(BETWEEN.format(between=between, scaling=" / K")) == ["GA301"]
+    assert codes_in(BETWEEN.format(between=between, scaling="")) == ["GA101", "GA301"]
+
+
+def test_another_batch_that_is_drawn_before_the_backward_is_another() -> None:
+    assert codes_in(BETWEEN.format(between="x = next(loader)", scaling="")) == []

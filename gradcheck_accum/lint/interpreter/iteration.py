@@ -94,6 +94,8 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
         case ("islice", inner, *bounds):
             goes_on = isinstance(inner, v.Stream)
             items, draws, is_pass = (_some_batches(run), True, False) if goes_on else plan(run, inner, loop, trains)
+            if trains and is_pass and len(bounds) == 1 and v.is_named(bounds[0]) and run.reach.steps(loop.body):
+                return _as_far_as(run, items, bounds[0]), draws, is_pass
             limits = [bind_steps(run, bound) if trains and len(bounds) == 1 else bound for bound in bounds]
             if trains and len(limits) == 1 and isinstance(limits[0], Num) and not run.reach.steps(loop.body):
                 run.knowledge.note_window(limits[0])
@@ -154,6 +156,16 @@ def _some_batches(run: State) -> list[Any]:
     """Batches of a stream that does not show how many it has left."""
     run.recorder.assumed_turns = True
     return [v.Data()] * run.knowledge.unbounded_length()
+
+
+def _as_far_as(run: State, items: Iterable[Any], most: Symbol) -> Iterable[Any]:
+    """As many batches of a pass as a number says that is not shown: no window, where the loop steps in its turns.
+
+    A number of steps ends the pass after whole windows, one of samples divided by the size of a batch anywhere.
+    """
+    run.recorder.assumed_length = True
+    several = list(items)
+    return several if _divides_by_size(most) else several[: run.knowledge.counted_in(len(several))]
 
 
 def _counting(source: Any) -> tuple[Iterable[Any], bool, bool] | None:
@@ -477,7 +489,12 @@ def _counts_through_a_pass(run: State, bounds: Sequence[Any], loop: syntax.For) 
 
 def _divides_samples(value: Any) -> bool:
     """Whether a value is how many samples a data set has, divided by what is called the size of a batch."""
-    if not (isinstance(value, v.Computed) and value.op is Operator.FLOORDIV and isinstance(value.left, v.Samples)):
+    return isinstance(value, v.Computed) and isinstance(value.left, v.Samples) and _divides_by_size(value)
+
+
+def _divides_by_size(value: Symbol) -> bool:
+    """Whether a value is a number divided by what is called the size of a batch."""
+    if not (isinstance(value, v.Computed) and value.op is Operator.FLOORDIV):
         return False
     size = value.right
     return isinstance(size, Symbol) and names_size({size.name.rpartition(".")[2]})

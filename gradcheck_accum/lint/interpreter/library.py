@@ -92,6 +92,8 @@ def _iter(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _next(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if args and isinstance(args[0], v.Parameters):
+        return args[0]  # one of them stands for all, and no data are drawn
     if len(args) < 2:
         return draw_from(run, args[0]) if args else Symbol()
     run.loops.catching += 1
@@ -222,7 +224,10 @@ _LISTS = frozenset({"Iterable", "Sequence", "list"})
 
 
 def _isinstance(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Whether a value is of a class. What a call computed, of unknown kind, is the tensor that it may be."""
     match args:
+        case [Tensor(), v.Reference() as cls] if cls.tail == "Tensor":
+            return True
         case [model, v.Reference() as cls] if cls.tail == "DistributedDataParallel":
             return True if run.sync.is_wrapped(sources_of(model) or ()) else Symbol()
         case [list() | v.Optimizer() as value, v.Reference() | Symbol() as cls]:

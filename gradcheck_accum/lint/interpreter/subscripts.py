@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint import syntax
+from gradcheck_accum.lint.interpreter.chosen_settings import one_of
 from gradcheck_accum.lint.interpreter.iteration import inner_training_loop
 from gradcheck_accum.lint.interpreter.objects import attribute
 from gradcheck_accum.lint.state import values as v
@@ -63,6 +64,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return part
         case dict():
             key = v.key_of(index, text_of(node.slice))
+            if isinstance(key, Symbol) and key not in value and (chosen := one_of(value, text_of(node))) is not None:
+                return chosen
             held = value[key] if isinstance(value, v.Defaulting) and isinstance(key, str) else value.get(key, UNKNOWN)
             if isinstance(key, Num) and isinstance(held, Num):
                 return UNKNOWN  # a table of numbers has another one for every turn

@@ -104,6 +104,7 @@ class State:
         """A new micro-batch begins, which a loop or a call gives."""
         self.knowledge.note_given_data()
         self.recorder.draw()
+        self.loops.has_given = True
 
     def draw_made(self, given: Iterable[Any]) -> None:
         """A model is given values: those that a turn has made of random numbers are its micro-batch.

@@ -38,6 +38,8 @@ class Loops:
     """How many turns have begun."""
     trained: set[int] = field(default_factory=set)
     """The turns that have run a backward."""
+    has_given: bool = False
+    """Whether this turn has given a micro-batch."""
     last_slice: tuple[Any, ...] = ()
     """The bounds of the data that this turn took last."""
     body: Sequence[syntax.Statement] = ()
@@ -56,6 +58,7 @@ class Loops:
             self.begun += 1
             self.turn = self.begun
             self.used = set()
+            self.has_given = False
 
 
 @dataclass(slots=True)

@@ -199,10 +199,13 @@ def chosen_at_random(run: State, given: list[Any]) -> Any:
 
 
 def _is_cut_elsewhere(run: State, places: tuple[Any, ...]) -> bool:
-    """Whether a loop cuts data at other places than last: then this is its data, and the turn's first cut draws it."""
+    """Whether a loop cuts data at other places than last: then this is its data, and the turn's first cut draws it.
+
+    What it cuts out of a batch that the very turn was given, before any backward, is still of that batch.
+    """
     if not run.loops.depth or not places or places == run.loops.last_slice:
         return False
-    if not run.loops.last_slice:
+    if not run.loops.last_slice and (run.recorder.has_run or not run.loops.has_given):
         run.draw()
     run.loops.last_slice = places
     return True
