@@ -15,8 +15,8 @@ from gradcheck_accum.ledger.weights import Weight
 def find_left_out(account: Account) -> Iterator[Diagnosis]:
     """GA104 where it is likely: means of equal weight over targets of which as many count as the data say.
 
-    So it is where a loss leaves targets out by their value, where a mask chooses them, and where a sum is divided by a
-    count of its own micro-batch's data: padding, what is masked, what bears no label.
+    So it is where a loss leaves targets out by their value, or counts each by the weight of its class, where a mask
+    chooses them, and where a sum is divided by a count of its own micro-batch's data: padding, what bears no label.
     """
     if account.steps < 2:
         return
@@ -33,9 +33,9 @@ def find_left_out(account: Account) -> Iterator[Diagnosis]:
                     "GA104",
                     shares.live[0].entry.backward.where,
                     "likely a mean of means: the number of targets that the loss averages over depends on the data "
-                    "(ignore_index, a mask, a selection, padding), yet every micro-batch has the same weight: where "
-                    "these numbers differ, a target in a micro-batch with few targets is weighted more than in the "
-                    "large batch",
+                    "(ignore_index, class weights, a mask, a selection, padding), yet every micro-batch has the same "
+                    "weight: where these numbers differ, a target in a micro-batch with few targets is weighted more "
+                    "than in the large batch",
                     "sum the loss over the micro-batch and divide by the number of targets in the whole window",
                     window,
                     states_steps=False,

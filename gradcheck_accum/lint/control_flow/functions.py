@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.program.torch_names import NO_GRAPHS
+from gradcheck_accum.lint.program.torch_names import NO_GRAPHS, READS_FILES
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import begins_at_default
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, Raised, Returned
@@ -23,6 +23,11 @@ _EVALUATION = 200
 _LONG = 1_000
 """Evaluations from which on a function of a training loop that does nothing to gradients may be a report."""
 _BUILT_IN = frozenset(dir(builtins))
+_READS = frozenset({"open", "input"})
+_COMPUTING = ("torch", "math", "random", "itertools", "functools", "operator", "numpy")
+"""Where functions come from that go by what they are given, and by chance."""
+_DEEPEST = 3
+"""Objects in objects are looked into this far."""
 
 
 def call_function(run: State, function: v.Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -45,9 +50,7 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         if isinstance(passed_on, tuple) and passed_on[:1] == ("range",):
             return passed_on
         given = [*args, *kwargs.values()]
-        whole = any(map(v.is_multiple_of_steps, given)) or (
-            are_counted_out(run, given) and not _asks_outside(run, node, scope)
-        )
+        whole = any(map(v.is_multiple_of_steps, given)) or not _asks_outside(run, node, scope)
         return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
     knows = run.knowledge
     if (node in knows.evaluations and run.in_training) or (knows.skims and node in knows.reports):
@@ -82,11 +85,52 @@ def are_counted_out(run: State, given: Sequence[Any]) -> bool:
     return bool(data) and not rest and all(determined)
 
 
-def _asks_outside(run: State, node: syntax.FunctionDef, scope: v.Scope) -> bool:
-    """Whether a function calls one that is neither Python's own nor defined in sight: its answers may be any."""
-    called = [own.func for own in walk(node) if isinstance(own, syntax.Call)]
-    others = (func for func in called if isinstance(func, syntax.Name) and func.id not in _BUILT_IN)
-    return any(not isinstance(run.evaluate(func, scope), (v.Function, v.Class)) for func in others)
+def _is_shown(run: State, value: Any, depth: int = 0) -> bool:
+    """Whether the source shows a value, or how many it holds: nothing of it is from outside."""
+    match value:
+        case Num():
+            return value.tags.isdisjoint({v.WHOLE, v.ASSUMED}) and not value.names
+        case str() | bool() | None | v.Function() | v.Class():
+            return True
+        case v.Reference():
+            return value.path.startswith(_COMPUTING) and value.tail not in READS_FILES
+        case v.Data() | list():
+            return are_counted_out(run, [value])
+        case v.Loader():
+            return value.whole or value.length is not None
+        case v.Chunks():
+            return value.whole or not value.assumed
+        case tuple():
+            return all(_is_shown(run, one, depth) for one in value)
+        case dict() if depth < _DEEPEST:
+            return all(_is_shown(run, one, depth + 1) for one in value.values())
+        case v.Instance() if depth < _DEEPEST:
+            return all(_is_shown(run, one, depth + 1) for one in value.attributes.values())
+    return False
+
+
+def _asks_outside(run: State, node: syntax.FunctionDef, scope: v.Scope, asked: tuple[syntax.Node, ...] = ()) -> bool:
+    """Whether a function goes by anything that the source does not show: its answers may be any."""
+    if node in asked:
+        return False
+    inner = tuple(walk(node))
+    called = {n.func.id for n in inner if isinstance(n, syntax.Call) and isinstance(n.func, syntax.Name)}
+    for name in {n.id for n in inner if isinstance(n, syntax.Name)} | scope.names.keys():
+        holder = scope.find(name)
+        if holder is None:
+            # It is Python's own, or bound in the function, unless it came with a star import.
+            if name in _READS or (name in called and name not in _BUILT_IN):
+                return True
+            continue
+        value = holder.names[name]
+        further = value.node if isinstance(value, v.Function) else None
+        if not _is_shown(run, value) or (
+            isinstance(further, syntax.FunctionDef)
+            and _asks_outside(run, further, v.Scope(outer=value.scope), (*asked, node))
+        ):
+            return True
+    members = (n for n in inner if isinstance(n, syntax.Attribute) and n.attr in READS_FILES)
+    return any(isinstance(run.evaluate(n.value, scope), v.Reference) for n in members)
 
 
 def _passed_on(node: syntax.FunctionDef, scope: v.Scope) -> Any:

@@ -172,4 +172,6 @@ def _unpack(value: Any, targets: Sequence[syntax.Expression]) -> list[Any]:
     if isinstance(value, v.Data) and value.is_tensor and value.rows == count:
         # A tensor is taken apart by its rows; a batch, by what it consists of.
         return [value.changed()] * count
+    if isinstance(value, v.Data) and len(value.columns) == count:
+        return [replace(value, holds=holds, columns=()) for holds in value.columns]
     return [value] * count

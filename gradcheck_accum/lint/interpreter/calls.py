@@ -55,7 +55,7 @@ from gradcheck_accum.lint.torch_calls.distributed import pause
 from gradcheck_accum.lint.torch_calls.gradient_changes import foreach
 from gradcheck_accum.lint.torch_calls.gradients import METHODS, backward, clip
 from gradcheck_accum.lint.torch_calls.losses import IGNORED, all_arguments, computation, loss
-from gradcheck_accum.lint.torch_calls.masks import is_left_out, pads_to_the_longest
+from gradcheck_accum.lint.torch_calls.masks import is_left_out, pads_to_the_longest, weighs_targets
 from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of_value
 from gradcheck_accum.lint.torch_calls.metrics import fields_of_text, read, shown_by_call
 from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
@@ -300,7 +300,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
             run.recorder.renew(node, optimizer)
         return optimizer
     if tail.endswith("Loss") and tail[:1].isupper():
-        return v.Criterion(tail, kwargs.get("reduction", "mean"), leaves_out=IGNORED in kwargs)
+        varies = IGNORED in kwargs or weighs_targets(tail, args[:1], kwargs)
+        return v.Criterion(tail, kwargs.get("reduction", "mean"), leaves_out=varies)
     if tail in WRAPPERS and args:
         if path.startswith("torch.") and tail == "DistributedDataParallel":
             run.sync.wrap(sources_of(args[0]) or ())
@@ -325,7 +326,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         return v.Data(
             rows,
             made=_turn(run, tail),
-            holds=_held(tail),
+            holds=v.Holds.CONSTANTS if _are_all_alike(args) else _held(tail),
             is_tensor=True,
             is_blank=tail == "full" and any(map(is_left_out, args[1:])),
             shape=whole if len(whole) == len(shape) else (),
@@ -372,6 +373,13 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     return _unresolved(run, node, path, args, kwargs)
 
 
+def _are_all_alike(args: list[Any]) -> bool:
+    """Whether a tensor is made of one number, written several times."""
+    values = args[0] if args else None
+    numbers = values if isinstance(values, list) and values and isinstance(values[0], Num) else []
+    return bool(numbers) and all(one == numbers[0] for one in numbers)
+
+
 def _held(tail: str) -> v.Holds:
     """What a function of PyTorch that makes data makes."""
     if tail in ("randperm", "permutation"):
@@ -395,6 +403,8 @@ def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> li
 def _sizes(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     """What a function of PyTorch that makes data is asked for, one size for each dimension."""
     place = PLACE_OF_SIZE.get(tail, 0)
+    if tail == "eye":
+        return [args[0], args[1] if len(args) > 1 else args[0]] if args else [None]
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     if isinstance(size, (list, tuple)) and size:
         return list(size)

@@ -26,6 +26,20 @@ def comprehension(run: State, node: syntax.ListComp | syntax.GeneratorExp | synt
     return _comprehended(run, node.elt, node.generators, scope)
 
 
+@lru_cache(maxsize=64)
+def mapped_by(node: syntax.Call) -> syntax.GeneratorExp:
+    """``(f(a) for a in ...)``, which a call of ``map`` is; the same each time."""
+    where, origin = node.where, node.origin
+    function, *sources = node.args
+    items = tuple(syntax.Name(where, origin, f"item {number} of map") for number in range(len(sources)))
+    target, source = items[0], sources[0]
+    if len(sources) > 1:
+        target = syntax.Tuple(where, origin, items)
+        source = syntax.Call(where, origin, syntax.Name(where, origin, "zip"), tuple(sources), ())
+    generator = syntax.Comprehension(where, origin, target, source, ())
+    return syntax.GeneratorExp(where, origin, syntax.Call(where, origin, function, items, ()), (generator,))
+
+
 def _comprehended(
     run: State, elt: syntax.Expression, generators: Sequence[syntax.Comprehension], scope: v.Scope
 ) -> Any:

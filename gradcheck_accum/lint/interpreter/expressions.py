@@ -19,10 +19,11 @@ from gradcheck_accum.lint.control_flow.conditions import (
 )
 from gradcheck_accum.lint.interpreter.assignment import assign
 from gradcheck_accum.lint.interpreter.calls import call
-from gradcheck_accum.lint.interpreter.comprehensions import comprehension, dict_comprehension
+from gradcheck_accum.lint.interpreter.comprehensions import comprehension, dict_comprehension, mapped_by
 from gradcheck_accum.lint.interpreter.iteration import items_of
 from gradcheck_accum.lint.interpreter.objects import attribute, known_otherwise
 from gradcheck_accum.lint.interpreter.subscripts import subscript
+from gradcheck_accum.lint.program.facts import mapped
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_in_comparison, bind_length, bind_steps
 from gradcheck_accum.lint.state.state import State
@@ -313,6 +314,8 @@ def _named(run: State, node: syntax.NamedExpr, scope: v.Scope) -> Any:
 
 
 def _call(run: State, node: syntax.Call, scope: v.Scope) -> Any:
+    if mapped(node) is not None and scope.find("map") is None:
+        return comprehension(run, mapped_by(node), scope)
     return call(run, node, scope)
 
 

@@ -352,7 +352,12 @@ def _data_loader(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _tensor_dataset(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     known = [one for one in args if isinstance(one, v.Data) and one.rows is not None]
-    return known[0] if known else args[0] if args and isinstance(args[0], v.Data) else Symbol()
+    shown = known[0] if known else args[0] if args and isinstance(args[0], v.Data) else None
+    if shown is None:
+        return Symbol()
+    # What a batch takes of an order is no order.
+    held = [one.holds if isinstance(one, v.Data) else v.Holds.VALUES for one in args]
+    return replace(shown, columns=tuple(v.Holds.VALUES if holds is v.Holds.PLACES else holds for holds in held))
 
 
 def _chain(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -44,12 +44,23 @@ def keeps_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
 
 
 def handler_of(run: State, node: syntax.Try) -> syntax.ExceptHandler | None:
-    """What handles an error that this micro-batch meets before its backward; None where it meets none."""
-    if not run.loops.depth or not run.reach.backward_in(node.body) or inner_training_loop(run, node.body) is not None:
+    """What handles an error that this micro-batch meets before its backward; None where it meets none.
+
+    The backward is tried too, or comes after what is tried, and the handler goes on to the next micro-batch.
+    """
+    if not run.loops.depth or inner_training_loop(run, node.body) is not None:
         return None
+    has_backward, is_before = run.reach.backward_in(node.body), _is_before_the_backward(run, node)
     handlers = [h for h in node.handlers if h.type is None or not _NO_ERROR.search(text_of(h.type))]
+    handlers = [h for h in handlers if has_backward or (is_before and isinstance(h.body[-1], syntax.Continue))]
     swallowing = [h for h in handlers if not gives_up(h.body) and not run.reach.acts(h.body)]
     return swallowing[0] if swallowing and _skipped_here(run, node) else None
+
+
+def _is_before_the_backward(run: State, node: syntax.Try) -> bool:
+    """Whether a turn of the innermost training loop tries something that its backward comes after."""
+    in_turn = run.reach.backward_in(run.loops.body) and inner_training_loop(run, run.loops.body) is None
+    return in_turn and not run.reach.acts(node.body)
 
 
 def skip(run: State, body: Sequence[syntax.Statement], scope: v.Scope) -> None:

@@ -67,6 +67,13 @@ def called_as(node: syntax.Call) -> str:
     return f".{call_name(node)}" if isinstance(node.func, syntax.Attribute) else call_name(node)
 
 
+def mapped(node: syntax.Call) -> syntax.Expression | None:
+    """What Python's ``map`` calls with each item; None for any other call."""
+    is_map = isinstance(node.func, syntax.Name) and node.func.id == "map" and not node.keywords
+    shown = len(node.args) > 1 and not any(isinstance(one, syntax.Starred) for one in node.args)
+    return node.args[0] if is_map and shown else None
+
+
 def names_called(node: syntax.Node) -> set[str]:
     """The names that are called in a node and below it."""
     return {name for n in walk(node) if isinstance(n, syntax.Call) for name in _names_of(n)}
@@ -77,6 +84,9 @@ def _names_of(node: syntax.Call) -> tuple[str, ...]:
         return (called_as(node), "backward", "step")
     if call_name(node) in _STARTS and node.args and isinstance(node.args[0], syntax.Name):
         return (called_as(node), node.args[0].id)
+    function = mapped(node)
+    if function is not None:
+        return ("map", *_names_of(syntax.Call(node.where, node.origin, function, (), ())))
     return (node.func.id, CALLS_A_NAME) if isinstance(node.func, syntax.Name) else (called_as(node),)
 
 

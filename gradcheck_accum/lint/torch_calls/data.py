@@ -249,7 +249,8 @@ def length_of(run: State, loader: v.Loader) -> int:
 
 def batches_of(loader: v.Loader, length: int) -> list[v.Data]:
     """The batches of a pass over ``loader``, of which there are ``length``."""
-    return [*[v.Data(loader.rows)] * (length - 1), v.Data(loader.last_rows)][:length]
+    full, last = (v.Data(rows, columns=loader.columns) for rows in (loader.rows, loader.last_rows))
+    return [*[full] * (length - 1), last][:length]
 
 
 def are_loaders(value: Any) -> TypeGuard[Sequence[v.Loader]]:
@@ -406,12 +407,14 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
     if not isinstance(size, Num) or not isinstance(size.value, int) or size.value < 1:
         return v.Loader()
     known = v.UNITS not in size.tags
+    columns = dataset.columns if isinstance(dataset, v.Data) else ()
     if rows is None or not known:
         name = dataset.name if isinstance(dataset, Symbol) else ""
-        return v.Loader(rows=size.value, whole=_is_counted_out(run, sampler or dataset), dataset=name)
+        whole = _is_counted_out(run, sampler or dataset)
+        return v.Loader(rows=size.value, whole=whole, dataset=name, columns=columns)
     whole, left = divmod(rows, size.value)
     ends_short = left > 0 and options.get("drop_last") is not True
-    return v.Loader(whole + ends_short, size.value, last_rows=left if ends_short else size.value)
+    return v.Loader(whole + ends_short, size.value, last_rows=left if ends_short else size.value, columns=columns)
 
 
 def _is_counted_out(run: State, dataset: Any) -> bool:

@@ -11,7 +11,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Tensor
 from gradcheck_accum.lint.syntax import Comparison, text_of
-from gradcheck_accum.lint.torch_calls.masks import counts_what_is_left, targets_leave_out
+from gradcheck_accum.lint.torch_calls.masks import counts_what_is_left, targets_leave_out, weighs_targets
 
 
 def compares_loss(run: State, value: Any, op: Comparison, *others: object) -> bool:
@@ -109,6 +109,7 @@ def loss(
     is_shown = reduction is None or isinstance(reduction, str)
     # Of a mean over more than the micro-batch, its own part is no mean: all parts add up to one loss.
     factors = () if is_shown and not v.reach_beyond(given) else (Factor(None),)
-    varies = counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)
+    weighted = reduction != "none" and weighs_targets(name, args[2:3], kwargs)
+    varies = weighted or counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)
     part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=varies)
     return Tensor((part,), v.models_in(given), elementwise=reduction == "none", cut_off=v.cut_off_in(given))

@@ -100,6 +100,12 @@ def counts_what_is_left(name: str, args: list[Any], kwargs: dict[str, Any], redu
     return ((has_ignored and not as_many) or holds) and reduction != "none"
 
 
+def weighs_targets(name: str, weights: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a PyTorch loss is given unlike ``weights`` of its classes: a mean over the weights of its targets."""
+    given = kwargs.get("weight", weights[0] if weights else None)
+    return name in LEAVE_TARGETS_OUT and isinstance(given, v.Data) and given.holds is not Holds.CONSTANTS
+
+
 def targets_leave_out(args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a model that computes its own loss is given targets of which as many count as the data say."""
     labels = kwargs.get("labels")

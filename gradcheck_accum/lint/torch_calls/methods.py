@@ -179,7 +179,8 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
     if name in COUNTS_ELEMENTS and base.varies:
         return counted(run, base)
     if name == "tolist" and base.rows is not None and base.rows <= v.LONGEST_LIST:
-        return [Symbol() for _ in range(base.rows)]
+        # A number that was drawn by chance is so in a list, too.
+        return [Symbol() if base.made is None else v.Data(made=base.made) for _ in range(base.rows)]
     along_one = name in LARGEST_OR_SMALLEST and (args or kwargs)
     if name in GIVES_NO_DATA and not along_one:
         return Symbol()

@@ -35,7 +35,7 @@ class Data:
     that a call has made it: it is no batch of several tensors. ``shape`` is its whole shape, where that call shows it.
     ``tells_steps`` says that K was computed into it, or put into the batch: what a model makes of it may be divided.
     ``is_counted_out`` says that it is some of the rows of data whose number the source shows: it shows theirs too, to
-    whoever carries the choice out.
+    whoever carries the choice out. ``columns`` is what each of its tensors holds, where it is several of one length.
     """
 
     rows: int | None = None
@@ -53,6 +53,7 @@ class Data:
     shape: tuple[int, ...] = field(default=(), compare=False)
     tells_steps: bool = field(default=False, compare=False)
     is_counted_out: bool = field(default=False, compare=False)
+    columns: tuple[Holds, ...] = field(default=(), compare=False)
 
     @property
     def is_determined(self) -> bool:
@@ -77,7 +78,7 @@ class Data:
     def changed(self, rows: int | None = None) -> Data:
         """What an operation on each of its elements gives."""
         holds = Holds.VALUES if self.holds is Holds.PLACES else self.holds
-        return replace(self, rows=rows, is_part=False, holds=holds, sizes=(), shape=())
+        return replace(self, rows=rows, is_part=False, holds=holds, sizes=(), shape=(), columns=())
 
     def item(self) -> Data:
         """What is at a number along its leading dimension, of two or more."""
@@ -102,6 +103,7 @@ class Loader:
     was given a multiple of K, so that they may be whole windows. ``last_rows`` are those of the last micro-batch.
     ``carry_out`` runs the generator and gives what it yields; ``make`` gives the object that the source makes of a
     batch, where it makes one of each. ``drawn_from`` is the iterator that a generator is, once one was drawn from it.
+    ``columns`` is what each tensor of a batch holds, where the source makes them.
     """
 
     length: int | None = None
@@ -113,6 +115,7 @@ class Loader:
     dataset: str = ""
     make: Callable[[Data], Any] | None = None
     drawn_from: Stream | None = None
+    columns: tuple[Holds, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

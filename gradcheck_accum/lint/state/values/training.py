@@ -99,7 +99,7 @@ class Criterion:
     name: str
     reduction: str | None
     leaves_out: bool = False
-    """Whether it was given the value of targets that it leaves out."""
+    """Whether it was given the value of targets that it leaves out, or weights of them that its mean counts."""
 
 
 @dataclass(frozen=True, slots=True)
