@@ -71,7 +71,8 @@ class Copies:
         if known is None or before is None:
             return None
         is_same = own.keys() == before.pairs.keys() and all(before.pairs[n].own is w for n, w in own.items())
-        if not is_same or not known.has_gradients or any(source._version != known.versions[name] for name, source in known.sources.items()):
+        has_moved = any(source._version != known.versions[name] for name, source in known.sources.items())
+        if not is_same or not known.has_gradients or has_moved:
             known.copied = None
             return None
         known.copied = _adapted(own, known.sources, before)
@@ -150,9 +151,7 @@ def _kind(weight: torch.Tensor) -> tuple[object, ...]:
     return weight.shape, weight.dtype, weight.device
 
 
-def _adapted(
-    own: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], before: CopyOfModel
-) -> CopyOfModel:
+def _adapted(own: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], before: CopyOfModel) -> CopyOfModel:
     """A copy that was adapted since it equalled the weights, which have not changed: as it is now."""
     if before.is_as_it_was:
         return before

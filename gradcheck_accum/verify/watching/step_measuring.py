@@ -32,14 +32,15 @@ NO_GRADIENT = (
     "reaches"
 )
 PUT_IN = (
-    "neither backward() nor torch.autograd.grad() computed the gradients of this step for its own parameters (they may "
-    "be those of a copy, or of other weights by vmap): the micro-batches that they come from are unknown, so compute "
-    "them for these parameters to compare"
+    "neither backward() nor torch.autograd.grad() computed the gradients of this step for its own parameters, or for a "
+    "copy that equals the weights when it runs: the micro-batches that they come from are unknown, so compute them for "
+    "these parameters, or fill the copy from them after each step"
 )
 
 ADAPTED_COPIES = (
-    "a copy of the model computed some of this step's gradients after it was adapted, and others were computed with the "
-    "weights themselves, or before it was adapted further: no large batch has both, so use only each task's last ones"
+    "a copy of the model computed some of this step's gradients after it was adapted, and others were computed with "
+    "the weights themselves, or before it was adapted further: no large batch has both, so use only the gradients of "
+    "copies that are adapted once for each task"
 )
 
 OWN_UPDATES = "the loop itself updates weights"
