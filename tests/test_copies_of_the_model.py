@@ -399,7 +399,7 @@ def test_what_is_wrong_with_copies_is_not_passed(name: str) -> None:
     result, errors = watched(WRONG[name], true_of_rows, windows())
     assert max(errors) > 1e-3
     assert result.verdict in (Verdict.DEVIATES, Verdict.INCONCLUSIVE)
-    assert name not in SHOWN or {d.code for d in result.diagnosis} == {SHOWN[name]}
+    assert name not in SHOWN or {d.mistake.code for d in result.diagnosis} == {SHOWN[name]}
 
 
 @pytest.mark.parametrize("name", WRONG_TASKS)
@@ -407,7 +407,7 @@ def test_what_is_wrong_with_adapted_copies_is_not_passed(name: str) -> None:
     result, errors = watched(WRONG_TASKS[name], true_of_tasks, windows())
     assert max(errors) > 1e-3
     assert result.verdict in (Verdict.DEVIATES, Verdict.INCONCLUSIVE)
-    assert name not in SHOWN or {d.code for d in result.diagnosis} == {SHOWN[name]}
+    assert name not in SHOWN or {d.mistake.code for d in result.diagnosis} == {SHOWN[name]}
 
 
 @pytest.mark.parametrize("divisor", ["window", "micro-batch"])

@@ -21,7 +21,7 @@ from gradcheck_accum.verify.book.gradient_sums import kind_of
 from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.provenance.counting import call_chain
 from gradcheck_accum.verify.stack.frames import user_location
-from gradcheck_accum.verify.vectors.inner_products import dense, squared_norm
+from gradcheck_accum.verify.vectors.inner_products import dense, norm_of, squared_norm
 from gradcheck_accum.verify.watching.autograd_grad import KeptGradients, ReturnedGradients
 from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 from gradcheck_accum.verify.watching.manual_updates import weights_below
@@ -185,7 +185,8 @@ class GradientsByHand:
         with self._attention.own_work():
             added = {key: now if then is None else now - then for key, (now, then) in changed.items()}
             roundoff = max(unit_roundoff(self._book.parameters[key].dtype) for key in changed)
-            taken = self._kept.take(added, roundoff)
+            before = [then for _, then in changed.values() if then is not None]
+            taken = self._kept.take(added, roundoff, norm_of(before) if before else 0.0)
             if not taken and held:
                 taken = self._kept.take({key: now for key, (now, _) in changed.items()}, roundoff)
                 if taken:
