@@ -360,7 +360,7 @@ WRONG = {
 }
 WRONG_TASKS = {
     "not divided": tasks(divisor=1),
-    "divided twice": tasks(divisor=K * K),
+    "divided by the square of K": tasks(divisor=K * K),
     "adapted from old weights": tasks(start="old"),
     "never filled again": tasks(start="never"),
     "adapted on from task to task": tasks(start="window"),
