@@ -27,6 +27,11 @@ class Lent(nn.Module):
         super().__init__()
         self.module = module
 
+    @property
+    def name(self) -> object:
+        """What it is called by: the module itself."""
+        return self.module
+
     def forward(self, weights: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         """The module's result with these weights."""
         return torch.func.functional_call(self.module, weights, args, kwargs)
@@ -34,7 +39,7 @@ class Lent(nn.Module):
 
 def lent_weights(module: nn.Module) -> dict[str, torch.Tensor]:
     """The weights that a module currently uses but does not own, by name."""
-    if all(type(p) is nn.Parameter or p is None for own in _stores(module) for p in own.values()):
+    if all(type(p) is nn.Parameter or p is None for own in stores_of(module) for p in own.values()):
         return {}
     named = module.named_parameters(remove_duplicate=False)
     return {name: parameter for name, parameter in named if not isinstance(parameter, nn.Parameter)}
@@ -43,7 +48,7 @@ def lent_weights(module: nn.Module) -> dict[str, torch.Tensor]:
 _known: WeakKeyDictionary[nn.Module, list[dict[str, Any]]] = WeakKeyDictionary()
 
 
-def _stores(module: nn.Module) -> list[dict[str, Any]]:
+def stores_of(module: nn.Module) -> list[dict[str, Any]]:
     """The parameter dictionaries of a module and its submodules, cached: walking a model at every call is slow."""
     if module not in _known:
         _known[module] = [own._parameters for own in module.modules()]

@@ -199,7 +199,7 @@ class Program:
 
 def _name(function: Callable[..., Any]) -> object:
     if isinstance(function, Lent):
-        return function.module
+        return function.name
     if isinstance(function, Checkpointed):
         return getattr(function.function, "__code__", function.function)
     return function if isinstance(function, nn.Module) else (resolve_name(function) or function)

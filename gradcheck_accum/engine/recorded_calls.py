@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd import Function
 
 from gradcheck_accum.engine.containers import leaves_of, tensors_in
+from gradcheck_accum.engine.copied_models import Copied, CopyOfModel, adapted
+from gradcheck_accum.engine.lent_weights import Lent
 from gradcheck_accum.engine.memory import Region, memory_of, versions_of
 from gradcheck_accum.engine.program import Place
 from gradcheck_accum.engine.randomness import State
@@ -49,7 +52,7 @@ class Call:
     again repeats all of its effects, ``looks_up_rows`` that a module indexed rows with integers that it was given.
     ``of_one_sample`` are the layers in a module that were called with one sample alone, once for each call, and
     ``of_vectors`` says that the module and all linear layers in it were given vectors. ``heard`` is what submodules
-    with forward hooks returned, in order.
+    with forward hooks returned, in order. ``copied`` is set where a module was a copy of watched weights.
     """
 
     function: Callable[..., Any]
@@ -67,6 +70,7 @@ class Call:
     of_vectors: bool = False
     heard: tuple[weakref.ref[torch.Tensor], ...] = ()
     versions: list[int | None] = field(default_factory=list)
+    copied: CopyOfModel | None = None
 
     def __post_init__(self) -> None:
         self.versions = versions_of(self.made)
@@ -86,6 +90,29 @@ class Call:
     def made(self) -> list[torch.Tensor]:
         """The tensors that it returned, and those that it wrote into."""
         return [*self.outputs, *self.changed]
+
+
+def with_sources(call: Call) -> Iterator[Call]:
+    """A call of a copy as calls that use the weights which it stands for; any other call as it is."""
+    copied, function = call.copied, call.function
+    if copied is None or not isinstance(function, nn.Module):
+        yield call
+        return
+    weights: dict[str, torch.Tensor] = {}
+    for name, pair in copied.pairs.items():
+        weights[name] = pair.source
+        if pair.adapted is not None:
+            with torch.enable_grad():
+                weights[name] = adapted(pair.adapted, pair.source)
+            yield Call(adapted, (pair.adapted, pair.source), {}, [weights[name]])
+    is_lent = isinstance(function, Lent)
+    module = function.module if isinstance(function, Lent) else function
+    given = ({**call.args[0], **weights}, *call.args[1:]) if is_lent else (weights, *call.args)
+    # What wrote into the arguments is found by their positions, which have changed.
+    followed = copied.is_as_it_was and not call.written
+    made = replace(call, function=Copied(module, copied), args=given, is_followed=followed)
+    made.versions = call.versions
+    yield made
 
 
 def about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.containers import as_it_is, taken_apart, tensors_in
+from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
 from gradcheck_accum.engine.left_behind import is_heard
@@ -48,6 +49,7 @@ from gradcheck_accum.engine.recorded_calls import (
     about_to_be_filled,
     index_of_rows,
     memory_of_numbers,
+    with_sources,
 )
 from gradcheck_accum.engine.transformed import are_transforms_active, as_outside, is_wrapped, outside
 
@@ -106,6 +108,10 @@ class _Memories:
         self._taken = len(calls)
 
 
+def _no_copy(_: nn.Module) -> None:
+    """No module is a copy."""
+
+
 @dataclass(eq=False)
 class Tape(TorchFunctionMode):
     """Records calls while it is active; call `program` for a loss right before its backward.
@@ -116,7 +122,9 @@ class Tape(TorchFunctionMode):
     requires no gradient, ``on_clamp`` with the arguments of each call that clamps, ``on_write`` with each tensor that
     is about to be written into, ``on_gradient_read`` with each whose ``.grad`` is read, and ``on_call`` with each
     outermost call: its name, arguments and result. ``is_weight`` is asked which tensors are weights, and ``as_weight``
-    for those that tensors inside ``torch.func.grad`` stand for. The ``follower`` follows calls outside modules.
+    for those that tensors inside ``torch.func.grad`` stand for. ``copy_of`` is asked what a module that is called is a
+    copy of, and a program uses the weights that its copies stand for if it runs ``through_copies``. The ``follower``
+    follows calls outside modules.
     """
 
     on_scalar: Callable[[torch.Tensor], object] | None = None
@@ -127,6 +135,8 @@ class Tape(TorchFunctionMode):
     on_gradient_read: Callable[[torch.Tensor], object] | None = None
     on_call: Callable[[str, Any, Any], object] | None = None
     follower: Follower | None = None
+    copy_of: Callable[[nn.Module], CopyOfModel | None] = _no_copy
+    through_copies: bool = False
     is_weight: Callable[[torch.Tensor], bool] = is_parameter
     as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
@@ -279,6 +289,7 @@ class Tape(TorchFunctionMode):
         of_one_sample: tuple[int, ...] = (),
         of_vectors: bool = False,
         heard: tuple[weakref.ref[torch.Tensor], ...] = (),
+        copied: CopyOfModel | None = None,
     ) -> None:
         if isinstance(result, torch.Tensor):
             cached = isinstance(function, nn.Module) and is_cached(result)
@@ -299,7 +310,7 @@ class Tape(TorchFunctionMode):
         args = tuple([*given] if type(given) is list else given for given in args)
         call = Call(function, args, kwargs, outputs, state, _autocast(), place, written)
         call.looks_up_rows, call.of_one_sample, call.of_vectors = looks_up_rows, of_one_sample, of_vectors
-        call.heard = heard
+        call.heard, call.copied = heard, copied
         is_on_tape = has_graph or any(t.requires_grad and not t.is_leaf for t in call.changed)
         if not is_on_tape and not self._holds(call.changed):
             return
@@ -365,7 +376,7 @@ class Tape(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             state = random_state()
             # A module may write its results into the dictionary, or the object, that it was given.
-            lent = lent_weights(module)
+            lent, copied = lent_weights(module), self.copy_of(module)
             given = taken_apart((lent, *args) if lent else args, as_it_is), taken_apart(kwargs, as_it_is)
             tensors = list(tensors_in(given))
             versions = versions_of(tensors)
@@ -384,6 +395,7 @@ class Tape(TorchFunctionMode):
                 of_one_sample=tuple(self._of_one_sample),
                 of_vectors=takes_vectors(tensors, self._dimensions),
                 heard=tuple(self._heard),
+                copied=copied,
             )
             if self.on_call is not None:
                 self.on_call("__call__", given, result)
@@ -467,6 +479,8 @@ class Tape(TorchFunctionMode):
     def program(self, losses: Sequence[torch.Tensor]) -> Program | None:
         """How the losses of one backward were computed; None if part of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
+        if self.through_copies:
+            calls = [made for call in calls for made in with_sources(call)]
         with outside():
             found = program_of(calls, losses, self.preparations, self.is_weight, self.as_weight)
         if found is not None:

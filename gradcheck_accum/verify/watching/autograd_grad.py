@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.given_data import Given
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts, inner_products
@@ -39,7 +40,7 @@ class ReturnedGradients:
     """The gradients of one call, by parameter identity, and what they are the gradients of.
 
     ``gradients`` are what is held of them, copies or sketches, and ``squares`` are ‖·‖² of each. ``given`` is the data
-    that the model was called on for them.
+    that the model was called on for them, ``copies`` are the copies of it that they were computed on.
     """
 
     where: Location
@@ -49,6 +50,11 @@ class ReturnedGradients:
     gradients: dict[int, torch.Tensor]
     squares: dict[int, torch.Tensor]
     given: Given
+    copies: tuple[CopyOfModel, ...] = ()
+
+    def is_of_earlier(self, copied: CopyOfModel) -> bool:
+        """Whether it was computed on a copy before that was adapted to what it is now."""
+        return any(own.since is copied.since and own.state < copied.state for own in self.copies)
 
 
 @dataclass(slots=True)
@@ -74,10 +80,17 @@ class KeptGradients:
         """These parameters have been stepped on: gradients computed before are not used by the next step."""
         self._kept = [h for h in self._kept if not any(key in h.gradients for key in keys)]
 
-    def take(self, gradient: Mapping[int, torch.Tensor], roundoff: float) -> list[tuple[ReturnedGradients, float]]:
+    def adapted(self, copied: CopyOfModel) -> None:
+        """A copy runs that was adapted: what it was adapted by is no gradient of the window."""
+        self._kept = [h for h in self._kept if not h.is_of_earlier(copied)]
+
+    def take(
+        self, gradient: Mapping[int, torch.Tensor], roundoff: float, added_to: float = 0.0
+    ) -> list[tuple[ReturnedGradients, float]]:
         """Remove the gradients that ``gradient`` is the sum of, each with its factor; empty where that is not known.
 
-        It is rounded to ``roundoff``, and in the form in which gradients are held.
+        It is rounded to ``roundoff``, as is the sum of it and of what it was added to, whose norm is ``added_to``. It
+        is passed in the form in which gradients are held.
 
         A gradient with the factor 0 that was returned before all used ones of its line was discarded, and is removed
         too; the rest may be used later.
@@ -85,7 +98,7 @@ class KeptGradients:
         own = [h for h in self._kept if not h.gradients.keys().isdisjoint(gradient)]
         if not own or any(g.layout is not torch.strided for g in gradient.values()):
             return []
-        factors = _factors(gradient, own, roundoff)
+        factors = _factors(gradient, own, roundoff, added_to)
         if factors is None:
             return []
         used = [position for position, factor in enumerate(factors) if factor]
@@ -100,7 +113,9 @@ class KeptGradients:
         return taken
 
 
-def _factors(gradient: Mapping[int, torch.Tensor], own: list[ReturnedGradients], roundoff: float) -> list[float] | None:
+def _factors(
+    gradient: Mapping[int, torch.Tensor], own: list[ReturnedGradients], roundoff: float, added_to: float
+) -> list[float] | None:
     """The c_j of ``gradient`` = Σ c_j g_j, None where there are none, or several."""
     keys = list(gradient)
     elements = sum(gradient[key].numel() for key in keys)
@@ -117,7 +132,8 @@ def _factors(gradient: Mapping[int, torch.Tensor], own: list[ReturnedGradients],
         parts = math.fsum(abs(c) * norm for c, norm in zip(factors, norms[1:], strict=True))
         left = products.combined_norm([(0, 1.0), *((i, -c) for i, c in enumerate(factors, 1))])
         # One rounding for each addition and product; inner products in float64 keep half of its digits.
-        return left <= (len(own) + 4) * roundoff * parts + (0.0 if products.is_factor else 1e-7 * parts)
+        rounding = ((len(own) + 4) * parts + 2 * added_to) * roundoff
+        return left <= rounding + (0.0 if products.is_factor else 1e-7 * parts)
 
     one = _one_factor(products, len(own))
     if one and elements >= _PER_CANDIDATE and meets([one] * len(own)):

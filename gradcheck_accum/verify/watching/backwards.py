@@ -23,6 +23,7 @@ from gradcheck_accum.verify.watching.attention import is_of_the_loop
 from gradcheck_accum.verify.watching.batches import data_of, identity_of
 from gradcheck_accum.verify.watching.changes import Changes
 from gradcheck_accum.verify.watching.framework_remedies import Remark, remark
+from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
 from gradcheck_accum.verify.watching.held_graphs import HeldGraphs
 from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 from gradcheck_accum.verify.watching.manual_updates import OwnSteps
@@ -58,8 +59,10 @@ class BeginsUpdates(Protocol):
 class Backwards:
     """Enters each backward, when it has returned."""
 
-    def __init__(self, run: Run, arrivals: Arrivals, changes: Changes, schedules: Schedules) -> None:
-        self._run = run
+    def __init__(
+        self, run: Run, arrivals: Arrivals, changes: Changes, by_hand: GradientsByHand, schedules: Schedules
+    ) -> None:
+        self._run, self._by_hand = run, by_hand
         self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
         self._losses, self._batches, self._book, self._clips = run.losses, run.batches, run.book, run.clips
         self._arrivals, self._changes, self._schedules = arrivals, changes, schedules
@@ -118,7 +121,13 @@ class Backwards:
         self._changes.before_backward(where)
         self._schedules.notice(where)
         tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses)
+        stands = self._by_hand.copies_below(tensors)
+        tape = self._losses.tape
+        tape.through_copies = stands is not None
         backward_losses = self._losses.read(tensors, weights, self._batches.drawn_since, presumes=True)
+        tape.through_copies = False
+        if stands is not None:
+            self._by_hand.of_copies(stands, backward_losses, where)
         before = self._batches.losses_before(where, backward_losses.program, goes_on=self._losses.tape.goes_on)
         if before:
             backward_losses = backward_losses.numbered(before)
@@ -143,11 +152,14 @@ class Backwards:
         backward_losses, where, part = self._backward_losses
         reading = backward_losses.reading
         arrived, self._backward_losses = self._arrivals.end(), None
+        is_of_copies = self._by_hand.end_of_copies(failed)
         if arrived is None:
             return
         stores, cut_off = self._book.stores(arrived), self._cut_off(backward_losses)
         self._losses.next_segment()
         if not arrived:
+            if is_of_copies:
+                return
             self.astray += not self._book.sharded
             self._losses.went_astray(reading)
             if not self._journal.steps:

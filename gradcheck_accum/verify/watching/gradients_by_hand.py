@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
+from gradcheck_accum.engine.copied_models import CopyOfModel, Pair
 from gradcheck_accum.engine.tolerance import tidied, unit_roundoff
 from gradcheck_accum.engine.transformed import all_samples, as_outside, is_in_grad_of_samples, outside
 from gradcheck_accum.ledger.events import Backward, Factor, Opaque, Operation, Reason, ZeroGrad
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.stated_names import PUT_IN
+from gradcheck_accum.verify.book.copies import Copies
 from gradcheck_accum.verify.book.gradient_sums import kind_of
 from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.provenance.counting import call_chain
 from gradcheck_accum.verify.stack.frames import user_location
-from gradcheck_accum.verify.vectors.inner_products import dense, squared_norm
+from gradcheck_accum.verify.vectors.inner_products import dense, norm_of, squared_norm
 from gradcheck_accum.verify.watching.autograd_grad import KeptGradients, ReturnedGradients
 from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
+from gradcheck_accum.verify.watching.manual_updates import weights_below
 from gradcheck_accum.verify.watching.run import Run
 
-_Asked = tuple[BackwardLosses, Location, int]
-"""Losses, where their gradients are computed, and for how many samples ``vmap`` does that at once."""
+_Stands = dict[int, tuple[Pair, CopyOfModel]]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Losses whose gradients are computed, and where; ``samples`` are those that ``vmap`` goes through at once.
+
+    ``stands`` says what the weights of copies stand for, by identity, ``arrived`` holds what a backward gives these.
+    """
+
+    backward_losses: BackwardLosses
+    where: Location
+    samples: int = 1
+    stands: _Stands = field(default_factory=dict)
+    arrived: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    hooks: list[Any] = field(default_factory=list)
 
 
 class GradientsByHand:
@@ -35,6 +53,7 @@ class GradientsByHand:
         self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
         self._losses, self._batches, self._book = run.losses, run.batches, run.book
         self._kept = KeptGradients()
+        self._copies = Copies(run.book)
         self._asked: _Asked | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
         self.unwatched: Location | None = None
@@ -48,12 +67,53 @@ class GradientsByHand:
     def forget(self, keys: Collection[int]) -> None:
         """These parameters have been stepped on."""
         self._kept.forget(keys)
+        self._copies.stepped(keys)
+
+    # Gradients of copies
+
+    def copy_of(self, module: nn.Module) -> CopyOfModel | None:
+        """What a module that is about to run is a copy of, if it is one of weights that are watched."""
+        copied = self._copies.of(module)
+        if copied is not None and copied.is_adapted:
+            self._kept.adapted(copied)
+        return copied
+
+    def copies_below(self, losses: list[torch.Tensor]) -> _Stands | None:
+        """What the weights of a loss stand for, if all of them are those of copies."""
+        if not self._copies.any_ran:
+            return None
+        return self._copies.below(weights_below((loss.grad_fn for loss in losses), most=None))
+
+    def of_copies(self, stands: _Stands, backward_losses: BackwardLosses, where: Location) -> None:
+        """A backward of copies alone begins."""
+        if backward_losses.program is None:
+            return
+        asked = self._asked = _Asked(backward_losses, where, stands=stands)
+        for pair, _ in stands.values():
+            asked.hooks.append(pair.own.register_hook(_arrival(asked, pair.own)))  # type: ignore[no-untyped-call]
+
+    def end_of_copies(self, failed: bool) -> bool:
+        """It has ended; whether its gradients are known."""
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return False
+        for hook in asked.hooks:
+            hook.remove()
+        if failed or not asked.arrived:
+            return False
+        owners, gradients = zip(*asked.arrived, strict=True)
+        # The next segment begins where the backward ends.
+        self._keep(asked, owners, gradients, keeps_graph=True)
+        return True
 
     def before(self, outputs: Any, inputs: Any, weights: Any) -> bool:
         """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
         if self._asked is not None:
             return False
+        stands: _Stands = {}
         if not any(id(own) in self._book.parameters for own in self._weights(inputs)):
+            stands = self.copies_below(_listed(outputs)) or {}
+        if not (stands or any(id(own) in self._book.parameters for own in self._weights(inputs))):
             self.unwatched = self.unwatched or user_location()
             return False
         samples = None
@@ -63,8 +123,13 @@ class GradientsByHand:
                 return False
             samples = len(of_each)
         self._run.choose_mode()
+        tape = self._losses.tape
+        tape.through_copies = bool(stands)
         backward_losses = self._losses.read(_listed(outputs), weights, self._batches.drawn_since, samples=samples)
-        self._asked = backward_losses, user_location(), samples or 1
+        tape.through_copies = False
+        if stands and backward_losses.program is None:
+            return False
+        self._asked = _Asked(backward_losses, user_location(), samples or 1, stands)
         return True
 
     def after(self, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
@@ -75,17 +140,20 @@ class GradientsByHand:
                 self._keep(asked, inputs, gradients, keeps_graph=keeps_graph)
 
     def _keep(self, asked: _Asked, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
-        backward_losses, where, samples = asked
+        backward_losses, where, samples = asked.backward_losses, asked.where, asked.samples
+        weights = [asked.stands[id(own)][0].source if id(own) in asked.stands else own for own in self._weights(inputs)]
         with self._attention.own_work():
             known = [
                 (own, _of_all(gradient, samples))
-                for own, gradient in zip(self._weights(inputs), _listed(gradients), strict=True)
+                for own, gradient in zip(weights, _listed(gradients), strict=True)
                 if id(own) in self._book.parameters and gradient is not None
             ]
             squares = {id(own): squared_norm(dense(g.detach())) / backward_losses.reading.scale**2 for own, g in known}
             kept = {id(own): self._book.kept(id(own), gradient) for own, gradient in known}
         if backward_losses.reading.scale != 1.0:
             kept = {key: own / backward_losses.reading.scale for key, own in kept.items()}
+        copies = tuple({id(copied): copied for _, copied in asked.stands.values()}.values())
+        self._copies.gradients_computed(copies)
         micro_batch = self._batches.backward(where, backward_losses.program, call_chain())
         self._kept.add(
             ReturnedGradients(
@@ -96,6 +164,7 @@ class GradientsByHand:
                 kept,
                 squares,
                 self._run.given.latest(backward_losses.program),
+                copies,
             )
         )
         if not keeps_graph:
@@ -116,7 +185,8 @@ class GradientsByHand:
         with self._attention.own_work():
             added = {key: now if then is None else now - then for key, (now, then) in changed.items()}
             roundoff = max(unit_roundoff(self._book.parameters[key].dtype) for key in changed)
-            taken = self._kept.take(added, roundoff)
+            before = [then for _, then in changed.values() if then is not None]
+            taken = self._kept.take(added, roundoff, norm_of(before) if before else 0.0)
             if not taken and held:
                 taken = self._kept.take({key: now for key, (now, _) in changed.items()}, roundoff)
                 if taken:
@@ -153,12 +223,20 @@ class GradientsByHand:
         with self._attention.own_work():
             squares = {key: square * factor**2 for key, square in returned.squares.items()}
             part = self._book.put_in(kind_of(returned.where, terms, returned.epoch), returned.gradients, factor)
-        self._awaited.add(Record(event, part, squares, program, given=returned.given), 1.0)
+        self._awaited.add(Record(event, part, squares, program, given=returned.given, copies=returned.copies), 1.0)
         self._run.uses.backward_ends()
         if returned.backward_losses.unknown:
             self._journal.add(
                 Opaque(where=returned.where, stores=stores, reason=Reason(returned.backward_losses.unknown))
             )
+
+
+def _arrival(asked: _Asked, owner: torch.Tensor) -> Callable[[torch.Tensor], None]:
+    def arrived(gradient: torch.Tensor) -> None:
+        # What becomes of the tensor itself is autograd's affair.
+        asked.arrived.append((owner, gradient.detach().clone()))
+
+    return arrived
 
 
 def _of_all(gradient: torch.Tensor, samples: int) -> torch.Tensor:

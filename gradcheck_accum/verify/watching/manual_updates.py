@@ -61,12 +61,12 @@ class UpdateByHand(Optimizer):
         raise NotImplementedError
 
 
-def weights_below(nodes: Iterable[Any]) -> list[torch.Tensor]:
-    """The leaves that a graph accumulates gradients in."""
+def weights_below(nodes: Iterable[Any], most: int | None = _MOST_NODES) -> list[torch.Tensor]:
+    """The leaves that a graph accumulates gradients in, as far as its first ``most`` nodes show them."""
     pending = [node for node in nodes if node is not None]
     seen = set(pending)
     found: list[torch.Tensor] = []
-    while pending and len(seen) < _MOST_NODES:
+    while pending and (most is None or len(seen) < most):
         node = pending.pop()
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:

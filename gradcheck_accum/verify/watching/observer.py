@@ -18,6 +18,7 @@ from torch.autograd import Function
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, _global_optimizer_pre_hooks
 
+from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.engine.reference import ReferenceEngine
 from gradcheck_accum.verify.book.clips import ClipBook
 from gradcheck_accum.verify.book.given_data import GivenData
@@ -78,8 +79,16 @@ class Observer:
         self._loaders = Loaders()
         self.schedules = Schedules(self.run)
         self.by_hand = GradientsByHand(self.run)
+        # The tape outlives its run, and must not hold it.
+        copies = weakref.WeakMethod(self.by_hand.copy_of)
+
+        def copy_of(module: nn.Module) -> CopyOfModel | None:
+            known = copies()
+            return None if known is None else known(module)
+
+        losses.tape.copy_of = copy_of
         self.changes = Changes(self.run, self.by_hand)
-        self.backwards = Backwards(self.run, self.arrivals, self.changes, self.schedules)
+        self.backwards = Backwards(self.run, self.arrivals, self.changes, self.by_hand, self.schedules)
         measuring = StepMeasuring(self.run, self.by_hand, self.arrivals.shards, companion)
         self.comparer = measuring.comparer
         self.steps = Steps(

@@ -1,0 +1,162 @@
+"""Copies of the models that optimizers update: which weights they stand for when they run.
+
+Nothing is asked of how a copy was made (``deepcopy``, ``clone``, ``copy_``, ``load_state_dict``): only that it equals
+the weights, bit for bit, when it runs. Its values are compared again each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from gradcheck_accum.engine.copied_models import CopyOfModel, Pair
+from gradcheck_accum.engine.lent_weights import stores_of
+from gradcheck_accum.engine.transformed import are_transforms_active
+from gradcheck_accum.verify.book.parameters import ParameterBook
+from gradcheck_accum.verify.vectors.inner_products import same_bits
+
+
+@dataclass(slots=True)
+class _Known:
+    """A copy as it last ran, and which weights it has ever equalled; ``copied`` is None after a step on these.
+
+    ``has_gradients`` says that gradients of it were computed since it last equalled them, by which it may be adapted.
+    """
+
+    sources: dict[str, torch.Tensor]
+    versions: dict[str, int]
+    copied: CopyOfModel | None
+    has_gradients: bool = False
+
+
+@dataclass(slots=True)
+class Copies:
+    """The copies of the parameters of a book."""
+
+    _book: ParameterBook
+    _known: WeakKeyDictionary[nn.Module, _Known] = field(default_factory=WeakKeyDictionary)
+    _places: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """For each parameter, its group, and its position in that."""
+    _alike: dict[tuple[object, ...], list[torch.Tensor]] = field(default_factory=dict)
+    """The parameters of each shape."""
+
+    @property
+    def any_ran(self) -> bool:
+        """Whether a copy has run since the last step on the weights that it stands for."""
+        return any(known.copied is not None for known in self._known.values())
+
+    def of(self, module: nn.Module) -> CopyOfModel | None:
+        """What a module that is about to run is a copy of; None if it is none, or that is not known."""
+        if not self._book.parameters or not self._may_be_one(module) or are_transforms_active():
+            return None
+        own = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+        if any(not weight.is_leaf or id(weight) in self._book.parameters for weight in own.values()):
+            return None
+        known = self._known.get(module)
+        before = None if known is None else known.copied
+        sources = self._sources(own, {} if known is None else known.sources)
+        if sources is not None:
+            pairs = {name: Pair(weight, sources[name]) for name, weight in own.items()}
+            is_new = before is None or before.is_adapted
+            copied = CopyOfModel(pairs, object() if is_new or before is None else before.since, 0)
+            versions = {name: source._version for name, source in sources.items()}
+            has_gradients = known is not None and known.has_gradients and not is_new
+            self._known[module] = _Known(sources, versions, copied, has_gradients)
+            return copied
+        if known is None or before is None:
+            return None
+        is_same = own.keys() == before.pairs.keys() and all(before.pairs[n].own is w for n, w in own.items())
+        has_moved = any(source._version != known.versions[name] for name, source in known.sources.items())
+        if not is_same or not known.has_gradients or has_moved:
+            known.copied = None
+            return None
+        known.copied = _adapted(own, known.sources, before)
+        return known.copied
+
+    def below(self, leaves: Collection[torch.Tensor]) -> dict[int, tuple[Pair, CopyOfModel]] | None:
+        """What each of a graph's leaves stands for, by identity; None if one stands for no weight."""
+        ran = [known.copied for known in self._known.values() if known.copied is not None]
+        pairs = {id(pair.own): (pair, copied) for copied in ran for pair in copied.pairs.values()}
+        if not leaves or any(id(leaf) not in pairs for leaf in leaves):
+            return None
+        found = {id(leaf): pairs[id(leaf)] for leaf in leaves}
+        return found if all(pair.is_as_it_was for pair, _ in found.values()) else None
+
+    def gradients_computed(self, copies: Collection[CopyOfModel]) -> None:
+        """The gradients of these copies were computed: what is written into them now may be a step with these."""
+        for known in self._known.values():
+            known.has_gradients = known.has_gradients or known.copied in copies
+
+    def stepped(self, keys: Collection[int]) -> None:
+        """The parameters ``keys`` are updated: what was copied from them before is not what they are."""
+        for known in self._known.values():
+            if any(id(source) in keys for source in known.sources.values()):
+                known.copied = None
+
+    def _may_be_one(self, module: nn.Module) -> bool:
+        """Whether the first weight of a module that requires a gradient is no parameter of the book itself."""
+        for own in stores_of(module):
+            for weight in own.values():
+                if weight is not None and weight.requires_grad:
+                    return id(weight) not in self._book.parameters
+        return False
+
+    def _sources(
+        self, own: Mapping[str, torch.Tensor], known: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor] | None:
+        """The parameter that each weight equals; None if one equals none, or it is not known which.
+
+        Where several are equal (biases that begin as zeros), they are those of before, or in the same order.
+        """
+        self._look()
+        equal: dict[str, list[torch.Tensor]] = {}
+        for name, weight in own.items():
+            candidates = self._alike.get(_kind(weight), ())
+            equal[name] = [p for p in candidates if p is not weight and same_bits(weight.detach(), p.detach())]
+            if not equal[name]:
+                return None
+        if all(any(p is known.get(name) for p in found) for name, found in equal.items()):
+            return dict(known)
+        sources: dict[str, torch.Tensor] = {}
+
+        def key(name: str) -> tuple[int, ...]:
+            return tuple(map(id, equal[name]))
+
+        for _, group in groupby(sorted(own, key=key), key):
+            names = list(group)
+            found = equal[names[0]]
+            if len(found) != len(names) or len({self._places[id(p)][0] for p in found}) > 1:
+                return None
+            sources.update(zip(names, sorted(found, key=lambda p: self._places[id(p)]), strict=True))
+        return {name: sources[name] for name in own}
+
+    def _look(self) -> None:
+        if len(self._places) == len(self._book.parameters):
+            return
+        self._places, self._alike = {}, {}
+        groups = [group["params"] for optimizer in self._book.optimizers for group in optimizer.param_groups]
+        for number, group in enumerate(groups):
+            for position, parameter in enumerate(group):
+                if id(parameter) in self._book.parameters and id(parameter) not in self._places:
+                    self._places[id(parameter)] = number, position
+                    self._alike.setdefault(_kind(parameter), []).append(parameter)
+
+
+def _kind(weight: torch.Tensor) -> tuple[object, ...]:
+    return weight.shape, weight.dtype, weight.device
+
+
+def _adapted(own: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], before: CopyOfModel) -> CopyOfModel:
+    """A copy that was adapted since it equalled the weights, which have not changed: as it is now."""
+    if before.is_as_it_was:
+        return before
+    pairs: dict[str, Pair] = {}
+    for name, weight in own.items():
+        is_same = same_bits(weight.detach(), sources[name].detach())
+        pairs[name] = Pair(weight, sources[name], None if is_same else weight.detach().clone())
+    return CopyOfModel(pairs, before.since, before.state + 1)
