@@ -157,12 +157,6 @@ for x, kind in DataLoader(TensorDataset(rows, kinds), batch_size=4):
         opt.zero_grad()
         waiting = 0
 
-#= GA301: a file says how many there are
--kinds = torch.multinomial(torch.tensor([0.5, 0.25, 0.25]), 96, replacement=True)
--rows = torch.randn(96, 6) + torch.eye(6)[kinds]
-+kinds = torch.load(sys.argv[1])
-+rows = torch.eye(6)[kinds]
-
 ## Masks in the batches of a data set
 #: right: each row leaves as many out
 hidden = torch.ones(96, 3, dtype=torch.bool)

@@ -25,7 +25,7 @@ _LONG = 1_000
 _BUILT_IN = frozenset(dir(builtins))
 _READS = frozenset({"open", "input"})
 _COMPUTING = ("torch", "math", "random", "itertools", "functools", "operator", "numpy")
-"""Where functions come from that use only what they are given, and chance."""
+"""Where functions come from that read what they are given, and chance."""
 _DEEPEST = 3
 """Objects in objects are looked into this far."""
 
@@ -110,7 +110,7 @@ def _is_shown(run: State, value: Any, depth: int = 0) -> bool:
 
 
 def _asks_outside(run: State, node: syntax.FunctionDef, scope: v.Scope, asked: tuple[syntax.Node, ...] = ()) -> bool:
-    """Whether a function uses anything that the source does not show: its answers may be any."""
+    """Whether a function reads anything that the source does not show: its answers may be any."""
     if node in asked:
         return False
     inner = tuple(walk(node))

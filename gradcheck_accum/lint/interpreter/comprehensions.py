@@ -32,11 +32,8 @@ def mapped_by(node: syntax.Call) -> syntax.GeneratorExp:
     where, origin = node.where, node.origin
     function, *sources = node.args
     items = tuple(syntax.Name(where, origin, f"item {number} of map") for number in range(len(sources)))
-    target: syntax.Expression = items[0]
-    source = sources[0]
-    if len(sources) > 1:
-        target = syntax.Tuple(where, origin, items)
-        source = syntax.Call(where, origin, syntax.Name(where, origin, "zip"), tuple(sources), ())
+    zipped = syntax.Call(where, origin, syntax.Name(where, origin, "zip"), tuple(sources), ())
+    target, source = (syntax.Tuple(where, origin, items), zipped) if len(sources) > 1 else (items[0], sources[0])
     generator = syntax.Comprehension(where, origin, target, source, ())
     return syntax.GeneratorExp(where, origin, syntax.Call(where, origin, function, items, ()), (generator,))
 

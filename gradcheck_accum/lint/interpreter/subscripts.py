@@ -89,7 +89,7 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):
                 rows_chosen = index.rows if index.holds is v.Holds.PLACES else None
-                is_counted_out = rows_chosen is None and value.is_determined and index.is_determined
+                is_counted_out = rows_chosen is None and value.is_determined
                 varies = value.varies or chooses(index)
                 return v.Data(rows_chosen, made=index.made, varies=varies, is_counted_out=is_counted_out)
             unshown = value.is_tensor and not value.shape and _is_counted(run, rows)

@@ -410,11 +410,11 @@ def new_loader(run: State, dataset: Any, size: Any, options: dict[str, Any]) -> 
     columns = dataset.columns if isinstance(dataset, v.Data) else ()
     if rows is None or not known:
         name = dataset.name if isinstance(dataset, Symbol) else ""
-        whole = _is_counted_out(run, sampler or dataset)
-        return v.Loader(rows=size.value, whole=whole, dataset=name, columns=columns)
-    batches, left = divmod(rows, size.value)
+        may_be_whole = _is_counted_out(run, sampler or dataset)
+        return v.Loader(rows=size.value, whole=may_be_whole, dataset=name, columns=columns)
+    whole, left = divmod(rows, size.value)
     ends_short = left > 0 and options.get("drop_last") is not True
-    return v.Loader(batches + ends_short, size.value, last_rows=left if ends_short else size.value, columns=columns)
+    return v.Loader(whole + ends_short, size.value, last_rows=left if ends_short else size.value, columns=columns)
 
 
 def _is_counted_out(run: State, dataset: Any) -> bool:
