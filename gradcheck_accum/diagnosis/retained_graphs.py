@@ -51,11 +51,12 @@ def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
 def _grows(held: list[GraphsHeld]) -> bool:
     """Whether more graphs were held at every one of several steps in a row, until they were let go or the run ended.
 
-    What the loop's variables hold grows too, until each of them holds one.
+    What the loop's variables hold grows too, until each of them holds one. So what is let go has to grow again.
     """
     growing = 1
-    for earlier, later in pairwise(held):
-        if later.count < earlier.count and growing >= _STEPS_OF_GROWTH:
+    for number, (earlier, later) in enumerate(pairwise(held), 2):
+        grows_again = all(after.count > later.count for after in held[number : number + 1])
+        if later.count < earlier.count and growing >= _STEPS_OF_GROWTH and grows_again:
             return True
         growing = growing + 1 if later.count > earlier.count else 1
     return growing >= _STEPS_OF_GROWTH

@@ -243,6 +243,7 @@ class WindowBound:
     its loop, None where the source does not show it. ``listed`` is what a loop runs over that ends right before the
     step, None where none does, or where that is no list. ``quotient`` is what K is computed from, where it is one.
     ``parts`` are the origins of the number of parts that data are split into by the loop which steps after each.
+    ``count`` are those of a count that begins again with each window, and has just come to K (``if held == K:``).
     """
 
     steps: int | None
@@ -252,6 +253,7 @@ class WindowBound:
     listed: Listed | None = None
     quotient: Quotient | None = None
     parts: frozenset[str] = frozenset()
+    count: frozenset[str] = frozenset()
 
     def counted_since(self, before: int | None) -> int | None:
         """How many micro-batches were counted since the counter was at ``before``, None where that is not known.

@@ -281,7 +281,7 @@ class Evidence:
     ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
     of the number that decides on a step, where the source shows one, ``lengths`` those of the lengths of the lists that
     are windows; ``states_steps`` means that K is stated. ``quotients`` are what K is computed from. ``counts`` are the
-    numbers that count the windows of another term of the loss.
+    numbers that count the windows of another term of the loss, ``held`` the origins of a count that comes to K.
     """
 
     points: Sequence[Point]
@@ -291,6 +291,7 @@ class Evidence:
     states_steps: bool = False
     quotients: frozenset[Quotient] = frozenset()
     counts: Sequence[CountOfWindows] = ()
+    held: frozenset[str] = frozenset()
     _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """For each point, the first that looks the same to all roles, so that equal points are evaluated once."""
 
@@ -371,6 +372,8 @@ class Evidence:
             return Source.STEPS
         if not factor.origins.isdisjoint(self.counter | self.lengths):
             return Source.STEPS
+        if not factor.origins.isdisjoint(self.held) and self._is_over_window(factor, point):
+            return Source.STEPS
         if LOSSES in factor.origins and not one_kind and self._counts_the_terms(factor, point):
             return Source.OBJECTIVE
         if DATA in factor.origins and all(origin == DATA or is_total(origin) for origin in factor.origins):
@@ -397,9 +400,11 @@ class Evidence:
 
     def _counts_the_window(self, factor: Factor, point: Point) -> bool:
         """Whether a factor is 1 over the micro-batches of the window, or K, and not over the rows of the batch."""
-        value = factor.value or 0.0
-        of_rows = point.term.rows is not None and self.same(value * point.term.rows, 1.0)
-        return not of_rows and any(self.same(value * count, 1.0) for count in (point.steps, point.length))
+        of_rows = point.term.rows is not None and self.same((factor.value or 0.0) * point.term.rows, 1.0)
+        return not of_rows and self._is_over_window(factor, point)
+
+    def _is_over_window(self, factor: Factor, point: Point) -> bool:
+        return any(self.same((factor.value or 0.0) * count, 1.0) for count in (point.steps, point.length))
 
     def matches(self, column: Column, role: Role) -> bool:
         """Whether a column is what ``role`` predicts in all full windows, or 1 where its place did not apply a factor.

@@ -284,6 +284,7 @@ class _Reader:
     lengths: frozenset[str]
     states_steps: bool
     quotients: frozenset[Quotient]
+    held: frozenset[str]
     same: Same
     coefficient: float | None
     in_a_run: bool
@@ -297,7 +298,8 @@ class _Reader:
         counter = counted - lengths | _parts_divided_by(windows)
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         quotients = frozenset(own.quotient for own in counters if own.quotient is not None)
-        return cls(windows, steps, counter, lengths, stated, quotients, same, coefficient, in_a_run)
+        held = frozenset[str]().union(*(own.count for own in counters))
+        return cls(windows, steps, counter, lengths, stated, quotients, held, same, coefficient, in_a_run)
 
     def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
         """The reading of a series, or of each of its places by itself where only these have one, and are right."""
@@ -450,7 +452,9 @@ class _Reader:
 
     def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
         points = aligned(_points(one, self.windows, steps, leaks=leaks))
-        return Evidence(points, self.same, self.counter, self.lengths, self.states_steps, self.quotients)
+        return Evidence(
+            points, self.same, self.counter, self.lengths, self.states_steps, self.quotients, held=self.held
+        )
 
 
 def _of_unlike_samples(name: str) -> str:

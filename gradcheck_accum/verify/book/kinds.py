@@ -182,7 +182,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
         counted = (
             None
             if bound is None
-            else (bound.steps, bound.origins, bound.first, bound.listed, bound.quotient, bound.parts)
+            else (bound.steps, bound.origins, bound.first, bound.listed, bound.quotient, bound.parts, bound.count)
         )
         own = event.accumulation_steps, event.through_scaler, event.skipped, event.again, event.by_hand, event.used
         return where, event.optimizer, event.stores, counted, own, event.unread

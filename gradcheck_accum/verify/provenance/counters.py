@@ -90,7 +90,8 @@ def _compared(
     }
     for counter, bound in pairs.get(kind, ()) if kind is not None else ():
         if not is_length(bound, line.place) and _counts_windows(counter, line, region):
-            yield Bound(_named_bound(bound), line.place)
+            number = _named_bound(bound)
+            yield Bound(number, line.place, count=counter if number is bound else None)
             return
 
 

@@ -54,7 +54,7 @@ class _Bound:
 
     The number is None where the expression belongs to a frame that no longer exists. ``listed`` is the list that a loop
     ran over, and ``lengths`` the origins of its length; ``parts`` are those of the number of parts that the loop around
-    the step cuts data into.
+    the step cuts data into, ``count`` those of what has come to K.
     """
 
     node: ast.expr | None = None
@@ -68,6 +68,7 @@ class _Bound:
     lengths: frozenset[str] = frozenset()
     quotient: Quotient | None = None
     parts: frozenset[str] = frozenset()
+    count: frozenset[str] = frozenset()
 
 
 _read: dict[tuple[_Named, frozenset[_Named]], tuple[list[CallChain], _Bound | None, _Turns | None]] = {}
@@ -102,7 +103,7 @@ class WindowCounters:
         listed = _listed_at(bound, frames)
         if steps is None and not bound.origins and listed is None and not bound.parts:
             return None
-        return WindowBound(steps, bound.origins, reached, bound.first, listed, bound.quotient, bound.parts)
+        return WindowBound(steps, bound.origins, reached, bound.first, listed, bound.quotient, bound.parts, bound.count)
 
     def counted(self, step: Step) -> int | None:
         """How many micro-batches the source counted in the window of ``step``, or K; called once for each step.
@@ -205,6 +206,7 @@ def _search(frames: list[FrameType], backwards: list[CallChain]) -> _Bound | Non
                 found.listed[0] if found.listed else None,
                 frozenset[str]().union(*lengths),
                 None if number is None else quotient_of(number, found.place),
+                count=frozenset() if found.count is None else Origins().of(found.count, found.place) or frozenset(),
             )
     return None
 
