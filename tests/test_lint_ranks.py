@@ -313,3 +313,41 @@ def make{n}(name{n}):
     made = "; ".join(f"part{n} = make{n}(args.name{n})" for n in range(6))
     source = makers + SCRIPT.format(**(USUAL | {"setup": made})).replace("/ args.window)", "* 1)")
     assert "GA101" in [f.mistake.code for f in lint_source(source, "train.py")]
+
+
+PARTS = """\
+class Training:
+    def __init__(self, cfg, model, optimizer: torch.optim.Optimizer):
+        self.cfg, self.model, self.optimizer = cfg, model, optimizer
+
+    def cut(self, batch):
+        if len(batch) <= self.cfg.rows:
+            return [batch]
+        pieces = {}
+        for key, value in batch.items():
+            pieces[key] = value.split(self.cfg.rows, dim=0)
+        return [{key: value[i] for key, value in pieces.items()} for i in range(len(pieces["ids"]))]
+
+    def fit(self, loader):
+        for batch in loader:
+            self.optimizer.zero_grad()
+            parts = self.cut(batch)
+            number = len(parts)
+            for i, part in enumerate(parts):
+                context = nullcontext
+                if self.cfg.strategy == "ddp":
+                    if CONDITION:
+                        context = self.model.no_sync
+                with context():
+                    loss = self.model(part["ids"]).sum() / batch["ids"].numel()
+                    loss.backward()
+            self.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"), [("i != number - 1", []), ("i < number - 1", []), ("self.cfg.is_local", ["GA702"])]
+)
+def test_turns_told_apart_by_a_number_that_is_not_shown(condition: str, expected: list[str]) -> None:
+    findings = lint_source(HEAD + PARTS.replace("CONDITION", condition), "train.py")
+    assert [f.mistake.code for f in findings if f.mistake.code.startswith("GA7")] == expected

@@ -6,6 +6,8 @@ import pytest
 from labelled_loops import LabelledLoop, labelled_loops
 from loops_with_places import codes_in
 
+from gradcheck_accum.lint import lint_source
+
 HEAD = """\
 import argparse
 
@@ -146,3 +148,35 @@ def main(net, loader, criterion, optimizer):
 def test_gradients_of_a_whole_model(loop: LabelledLoop) -> None:
     """A finding for each mistake, and none for its look-alike."""
     assert sorted(set(codes_in(HEAD + loop.source)) - {"GA103"}) == loop.codes
+
+
+MOVED = """\
+import torch
+from transformers import AutoModel
+
+near = AutoModel.from_pretrained("name").half().to("cuda")
+far = AutoModel.from_pretrained("name")
+data = torch.load("data")
+rows = 4
+K = len(data["ids"]) // rows
+optimizer = torch.optim.Adam(far.parameters(), lr=1e-3)
+for epoch in range(10):
+    for a, b in zip(range(0, len(data["ids"]), rows), range(rows, len(data["ids"]) + 1, rows)):
+        part = {key: one[a:b] for key, one in data.items()}
+        loss = near(**part).loss / K
+        loss.backward()
+        if b % 64 == 0:
+            for p, q in zip(near.parameters(), far.parameters()):
+                MOVE
+            near.zero_grad()
+            optimizer.step()
+            far.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("move", "expected"), [("q.grad = p.grad.cpu().to(torch.float32)", []), ("q.grad = q.grad.clone()", ["GA202"])]
+)
+def test_gradients_moved_to_a_copy_of_the_model_may_be_cleared(move: str, expected: list[str]) -> None:
+    source = MOVED.replace("MOVE", move)
+    assert [f.mistake.code for f in lint_source(source, "train.py") if f.mistake.code.startswith("GA2")] == expected

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.refusals import gives_up, heed, rests_on_a_guess
+from gradcheck_accum.lint.program.torch_names import PAUSES, SYNC_SWITCH
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Restart
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
@@ -239,6 +240,8 @@ def choose(run: State, test: syntax.Expression, scope: v.Scope, branches: Sequen
         return not orelse and _is_for_a_report(run, test, scope, body)
     if depends_on_data(run, test, scope):
         return run.reach.acts(body)
+    if run.loops.depth and _leaves_local((*body, *orelse)) and _counts_to_what_may_change(run, test, scope):
+        run.sync.doubt()
     # Before any training, filling and zeroing tensors is part of setting up a model.
     acts = any(run.reach.acts(one) and (run.in_training or run.reach.backward_in(one)) for one in (body, orelse))
     acts = acts or run.reach.hands_on_a_clip((*body, *orelse))
@@ -389,6 +392,12 @@ def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Sco
     values = [(settled_value(run, left, scope), settled_value(run, right, scope)) for left, right in pairs]
     unshown = (Symbol, v.Member, v.Samples)
     return any(isinstance(count, Num) and type(to) in unshown and not to.name for count, to in values)
+
+
+def _leaves_local(statements: Sequence[syntax.Statement]) -> bool:
+    """Whether statements have a word for leaving gradients on their rank."""
+    attributes = (node.attr for one in statements for node in walk(one) if isinstance(node, syntax.Attribute))
+    return any(attr in PAUSES or attr == SYNC_SWITCH for attr in attributes)
 
 
 def _counts(test: syntax.Expression) -> bool:

@@ -120,7 +120,7 @@ def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: 
             run.recorder.zero(target, sources_of(holder))
         elif isinstance(value, v.Multiplied) and value.sources == sources_of(holder):
             run.recorder.scale_grads(target, value.sources, value.factor)
-        elif isinstance(value, Symbol) or not isinstance(value, v.Gradient):
+        elif not (isinstance(value, v.Gradient) and value.sources == sources_of(holder)):
             run.recorder.opaque(target, "gradients replaced by hand")
     elif target.attr == "requires_grad":
         run.freeze(sources_of(holder), value)

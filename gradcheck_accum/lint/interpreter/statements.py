@@ -76,8 +76,18 @@ def _assign(run: State, node: syntax.Assign, scope: v.Scope) -> None:
     value = run.evaluate(node.value, scope)
     note_rate(run, node, value, scope)
     for target in node.targets:
+        if isinstance(value, v.Gradient) and _is_of_another(target, node.value):
+            value = v.UNKNOWN
         if not _gives_optimizer_back(run, target, node.value, value):
             assign(run, target, value, scope)
+
+
+def _is_of_another(target: syntax.Expression, value: syntax.Expression) -> bool:
+    """Whether the ``.grad`` of one parameter is set to that of another, of a model whose name may be the same."""
+    if not (isinstance(target, syntax.Attribute) and target.attr == "grad"):
+        return False
+    read = {text_of(n.value) for n in walk(value) if isinstance(n, syntax.Attribute) and n.attr == "grad"}
+    return bool(read) and text_of(target.value) not in read
 
 
 def _gives_optimizer_back(run: State, target: syntax.Expression, node: syntax.Expression, value: Any) -> bool:

@@ -27,6 +27,8 @@ class Synchronisation:
         """Models that ran forward, and not past what wraps them, since the last backward."""
         self._passed_by: set[str] = set()
         """Models of which what is wrapped has run by itself."""
+        self._is_doubted = False
+        """Whether it depends on an answer that is not valid in every turn of its loop."""
         self._made = 0
         """Contexts that were made and have not been entered yet."""
 
@@ -46,6 +48,10 @@ class Synchronisation:
         self._stated.update(sources)
         self._made += 1
         return v.LocalGradients(sources, enabled)
+
+    def doubt(self) -> None:
+        """In which turns of a loop gradients stay local is not known."""
+        self._is_doubted = True
 
     @contextmanager
     def entered(self, context: v.LocalGradients) -> Iterator[None]:
@@ -96,7 +102,7 @@ class Synchronisation:
         known = self._wrapped | self._stated
         self._prepared.clear()
         answers = {self._of(model) for model in models if model in known}
-        if self._made or (self._mentioned and not self._stated):
+        if self._is_doubted or self._made or (self._mentioned and not self._stated):
             # What leaves gradients local in this file was not met, or not where it could be followed.
             return None
         return answers.pop() if len(answers) == 1 else None
