@@ -49,6 +49,14 @@ def sides_of_gradient(frame: FrameType) -> list[Side]:
     return [Side(_value(node, frame), origins, inverted) for node, origins, inverted in sides]
 
 
+def sides_of_gradients(frame: FrameType, number: int) -> list[list[Side]]:
+    """The same for each of a ``number`` of gradients that are given in a list; a side of None where it is not shown."""
+    each = read_once(frame, _read_argument).each
+    if len(each) != number:
+        return [[Side(None, frozenset(), False)]] * number
+    return [[Side(_value(node, frame), origins, inverted) for node, origins, inverted in own] for own in each]
+
+
 def _read_argument(frame: FrameType) -> tuple[Operand, int]:
     syntax = syntax_of(frame)
     node = None if syntax is None else syntax.at(frame, lambda node: _argument(node) is not None)
@@ -58,12 +66,19 @@ def _read_argument(frame: FrameType) -> tuple[Operand, int]:
         return Operand(sides=((ast.Constant(None), frozenset(), False),)), 0
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
-    sides = []
-    for side, inverted in _sides(argument, place, frame, _DEEPEST):
-        is_tensor = isinstance(value_of(side, frame), torch.Tensor)
-        origins = frozenset({DATA}) if is_tensor else reader.of(side, place) or frozenset()
-        sides.append((side, origins, inverted))
-    return Operand(sides=tuple(sides)), max(place.depth, reader.depth)
+    made = computed_as(argument, place)
+    listed = made.elts if isinstance(made, (ast.List, ast.Tuple)) else []
+
+    def read(own: ast.expr) -> tuple[tuple[ast.expr, frozenset[str], bool], ...]:
+        sides = []
+        for side, inverted in _sides(own, place, frame, _DEEPEST):
+            is_tensor = isinstance(value_of(side, frame), torch.Tensor)
+            origins = frozenset({DATA}) if is_tensor else reader.of(side, place) or frozenset()
+            sides.append((side, origins, inverted))
+        return tuple(sides)
+
+    each = tuple(read(own) for own in listed)
+    return Operand(sides=read(argument), each=each), max(place.depth, reader.depth)
 
 
 def _sides(
@@ -82,6 +97,8 @@ def _sides(
             filled = owner
         case ast.BinOp(op=ast.Mult() | ast.Div()):
             below = sides_of(made, inverted)
+            if isinstance(made.op, ast.Div) and isinstance(made.left, ast.Constant) and made.left.value != 1:
+                below = [(made.left, inverted), *sides_of(made.right, not inverted)]
             if below == [(made, inverted)] or not deepest:
                 yield made, inverted
                 return

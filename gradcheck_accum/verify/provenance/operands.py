@@ -39,12 +39,13 @@ class Operand:
     """A number's ``origins``, and the ``sides`` of a number that is a product, a quotient or an inverse itself.
 
     Each side has its own origins, and whether the others are divided by it; ``depth`` is how many callers up the sides
-    are computed, where the number was passed as an argument.
+    are computed, where the number was passed as an argument. ``each`` are the sides of several numbers in a list.
     """
 
     origins: frozenset[str] = frozenset()
     sides: tuple[tuple[ast.expr, frozenset[str], bool], ...] = ()
     depth: int = 0
+    each: tuple[tuple[tuple[ast.expr, frozenset[str], bool], ...], ...] = ()
 
 
 def origins_of_operand(frame: FrameType) -> frozenset[str]:

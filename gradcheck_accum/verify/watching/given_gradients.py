@@ -17,7 +17,7 @@ from gradcheck_accum.engine.tape import Tape
 from gradcheck_accum.engine.weighted_sums import counted_units
 from gradcheck_accum.ledger.events import Factor, Operation
 from gradcheck_accum.ledger.location import Location
-from gradcheck_accum.verify.provenance.given_gradients import Side, sides_of_gradient
+from gradcheck_accum.verify.provenance.given_gradients import Side, sides_of_gradient, sides_of_gradients
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 
 _AS_CLOSE = 1e-5
@@ -67,11 +67,12 @@ class GivenGradients:
         if all(gradient is None for gradient in own):
             return [Given()] * len(own) if all(loss.numel() == 1 for loss in losses) else None
         frame = scaling_frame()
-        found = [self._read(loss, gradient, frame, len(own) == 1) for loss, gradient in zip(losses, own, strict=True)]
+        every = [sides_of_gradient(frame)] if len(own) == 1 else sides_of_gradients(frame, len(own))
+        found = [self._read(*each, frame) for each in zip(losses, own, every, strict=True)]
         known = [given for given in found if given is not None]
         return known if len(known) == len(own) else None
 
-    def _read(self, loss: torch.Tensor, gradient: Any, frame: FrameType, is_alone: bool) -> Given | None:
+    def _read(self, loss: torch.Tensor, gradient: Any, sides: list[Side], frame: FrameType) -> Given | None:
         if gradient is None:
             return Given() if loss.numel() == 1 else None
         if not isinstance(gradient, torch.Tensor) or gradient.requires_grad or gradient.is_complex():
@@ -79,7 +80,6 @@ class GivenGradients:
         if not gradient.numel() or gradient.numel() != loss.numel():
             return None
         where = location_of(frame)
-        sides = sides_of_gradient(frame) if is_alone else [Side(None, frozenset(), False)]
         first = float(gradient.reshape(-1)[0])
         if not loss.dim():
             return Given(_factors(sides, first, where))

@@ -1,0 +1,120 @@
+"""A count that begins again with each window, and that the loop steps for: where it has come to K, it is K.
+
+Weights by hand: a mean that is divided by K twice has 1/K of its weight in the large batch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from watching import watch_source
+
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
+
+COUNTED = """
+import torch
+from torch import nn
+torch.manual_seed(5)
+class Trainer:
+    K = {steps}
+    def __init__(self):
+        self.model = nn.Linear(6, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.held = 0
+    def train(self, x, y):
+        (nn.functional.mse_loss(self.model(x), y){scale}).backward()
+        self.held += 1
+        if self.held == self.K:
+            self.finish()
+    def finish(self):
+        for p in self.model.parameters():
+            p.grad /= self.held
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.held = 0
+trainer = Trainer()
+for i in range(6 * Trainer.K + {more}):
+    trainer.train(torch.randn({rows}, 6), torch.randn({rows}, 2))
+if trainer.held:
+    trainer.finish()
+"""
+
+
+def watched(folder: Path, *, scale: str, steps: int, rows: int, more: int = 0) -> VerifyResult:
+    return watch_source(COUNTED.format(scale=scale, steps=steps, rows=rows, more=more), folder)
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(4, 4), (3, 5)])
+@pytest.mark.parametrize(
+    ("scale", "verdict", "codes"), [("", Verdict.EQUIVALENT, []), (" / self.K", Verdict.DEVIATES, ["GA102"])]
+)
+def test_gradients_divided_by_a_count_that_has_come_to_k(
+    scale: str, verdict: Verdict, codes: list[str], steps: int, rows: int, tmp_path: Path
+) -> None:
+    """K and the rows of a batch may be the same number: what the count is, the source says."""
+    result = watched(tmp_path, scale=scale, steps=steps, rows=rows)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+
+
+def test_a_remainder_is_divided_by_what_it_holds(tmp_path: Path) -> None:
+    result = watched(tmp_path, scale="", steps=4, rows=4, more=2)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+HEADS = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+stem, first, second = nn.Linear(9, 6), nn.Linear(6, 4), nn.Linear(6, 2)
+weights = [*stem.parameters(), *first.parameters(), *second.parameters()]
+optimizer = torch.optim.SGD(weights, lr=0.05)
+k = 3
+scales = {scales}
+for i in range(12):
+    x = torch.randn(5, 9)
+    hidden = torch.tanh(stem(x))
+    losses = [nn.functional.mse_loss(first(hidden), x[:, :4]), nn.functional.mse_loss(second(hidden), x[:, 7:])]
+    torch.autograd.backward(losses, scales)
+    if (i + 1) % k == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_gradients_of_several_losses_are_taken_apart(tmp_path: Path) -> None:
+    """Each of two losses is given a third of its coefficient: K divides both, as the list says."""
+    right = watch_source(HEADS.format(scales="[torch.tensor(1.0 / k), torch.tensor(0.4 / k)]"), tmp_path)
+    assert not right.diagnosis
+    assert all(weight == pytest.approx(1.0) for window in right.windows for weight in window.weights)
+    wrong = watch_source(HEADS.format(scales="[torch.tensor(1.0), torch.tensor(0.4)]"), tmp_path)
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA101"])
+
+
+SHOWN = """
+import torch
+from torch import nn
+torch.manual_seed(76)
+model = nn.Linear(6, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept = []
+for i in range(16):
+    loss = nn.functional.cross_entropy(model(torch.randn(5, 6)), torch.randint(0, 4, (5,)))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    {shown}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "codes"),
+    [
+        ("print(loss.exp().item()) if i % 8 == 0 else None", []),
+        ("kept.append(loss)", ["GA801"]),
+        ("kept = kept + [loss] if i % 5 else []", ["GA801"]),
+    ],
+)
+def test_graphs_that_are_let_go_grow_again_where_losses_are_kept(shown: str, codes: list[str], tmp_path: Path) -> None:
+    result = watch_source(SHOWN.format(shown=shown), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
