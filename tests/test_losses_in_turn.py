@@ -199,42 +199,6 @@ def test_halves_of_a_discriminators_loss_are_its_objective(rows: int, penalty: s
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
 
 
-IMAGES = """
-import torch
-from torch import nn
-torch.manual_seed(1)
-torch.set_default_dtype(torch.float64)
-COUNTS = [[3, 4, 1], [2, 2, 5, 1], [4, 1, 3, 3], [1, 2], [3, 3, 4, 2], [1, 4]]
-images = [([torch.rand(n, 4) for n in counts], torch.randn(len(counts), 6)) for counts in COUNTS]
-first, last = nn.Linear(6, 8), nn.Linear(8, 4)
-optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.02)
-def errors(found, each):
-    return sum((out.expand(len(boxes), 4) - boxes).abs().sum() for out, boxes in zip(found, each))
-for start in range(0, 6, 3):
-    window = images[start:start + 3]
-    total = sum(len(boxes) for each, _ in window for boxes in each)
-    for each, x in window:
-        hidden = torch.tanh(first(x))
-        (errors(last({hidden}), each) / total).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-@pytest.mark.parametrize(
-    ("hidden", "verdict"),
-    [
-        ("hidden", Verdict.EQUIVALENT),
-        # Every image's boxes are compared with what was computed from all images.
-        ("hidden - hidden.mean(0)", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
-    ],
-)
-def test_as_many_images_as_a_box_has_numbers(hidden: str, verdict: Verdict, tmp_path: Path) -> None:
-    """The boxes of four images have four columns, and one image four boxes: none of these is one for each image."""
-    result = watch_source(IMAGES.format(hidden=hidden), tmp_path)
-    assert result.verdict is verdict, result.reason
-
-
 DETECTOR = """
 import torch
 from torch import nn
@@ -304,31 +268,3 @@ def test_one_number_of_boxes_divides_all_terms_of_a_detector(loss: str, turns: i
 )
 def test_another_number_of_boxes_is_not_passed(loss: str, count: str, of_names: str, tmp_path: Path) -> None:
     assert detected(tmp_path, loss, count, of_names or count).verdict is not Verdict.EQUIVALENT
-
-
-SLOTS = """
-import torch
-from torch import nn
-torch.manual_seed(3)
-COUNTS = [2, 4, 1, 3, 3, 2, 1, 4, 4, 2, 1, 1]
-body = nn.Linear(6, 4 * 3)
-optimizer = torch.optim.SGD(body.parameters(), lr=0.05)
-scenes = [(torch.randn(6), torch.randint(0, 2, (n,))) for n in COUNTS]
-for start in range(0, 12, 2):
-    batch = scenes[start:start + 2]
-    slots = body(torch.stack([x for x, _ in batch])).view(2, 4, 3)
-    loss = 0.0
-    for logits, (_, labels) in zip(slots, batch):
-        named = torch.full((4,), 2)
-        named[: len(labels)] = labels
-        loss = loss + nn.functional.cross_entropy(logits, named, reduction="sum")
-    optimizer.zero_grad()
-    (loss / sum(len(labels) for _, labels in batch)).backward()
-    optimizer.step()
-"""
-
-
-def test_a_batch_that_is_stepped_on_is_divided_by_what_its_loop_counts(tmp_path: Path) -> None:
-    """Four slots in each scene, and one to four objects: nothing was accumulated that the number could be wrong for."""
-    result = watch_source(SLOTS, tmp_path)
-    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason

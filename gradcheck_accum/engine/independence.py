@@ -240,9 +240,6 @@ class Prover:
             samples.only(lambda leaf: not is_float(leaf) and leaf.dim() > 1 and not _picks(leaf, own)),
         ]
         alone = [self._of_groups(part, base) for part in parts if part.leaves]
-        if samples.single and samples.held and all(found.coupled is None for found in alone):
-            # The lengths of single ones may be written into the loop's calls, which then take no others'.
-            alone.append(self._of_groups(replace(samples, single=()), base))
         if not any(part.leaves for part in parts):
             return proof
         return summed(alone)

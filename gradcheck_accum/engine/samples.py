@@ -179,9 +179,7 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     if count is None:
         return
     parts, called = _one_by_one(program, data, count), _called_one_by_one(program, own, count)
-    # Tensors of unlike lengths that were given one by one are one sample's each, so none has a row for every sample.
-    of_one = any(_are_ragged(program, group) for group in called)
-    for single in (called,) if of_one else (parts, called) if called and called != parts else (parts,):
+    for single in (parts, called) if called and called != parts else (parts,):
         seen: list[list[tuple[int, int, list[int]]]] = []
         apart = {leaf for each in single for leaf in each}
         for several, axes in product((_together, _in_parts, None), ((0, 1), (1, 0))):

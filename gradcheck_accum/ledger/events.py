@@ -243,7 +243,7 @@ class WindowBound:
     its loop, None where the source does not show it. ``listed`` is what a loop runs over that ends right before the
     step, None where none does, or where that is no list. ``quotient`` is what K is computed from, where it is one.
     ``parts`` are the origins of the number of parts that data are split into by the loop which steps after each.
-    ``count`` are those of a count that begins again with each window, and has just come to K (``if held == K:``).
+    ``count`` are those of a count that each window starts, and that has just come to K (``if held == K:``).
     """
 
     steps: int | None

@@ -8,7 +8,7 @@ a sum objective, and constants are its coefficient.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, Term
@@ -166,12 +166,15 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
                 # It may be the number of samples that vmap went through in several parts, or a share of it.
                 found.is_unknown = True
                 found.notes.append(_of_put_in(points[0].term.name, 1.0 / (column.values[0] or 1.0)))
-            elif unlike and not (evidence.is_plain_training or evidence.is_count_of_others(column)):
+            elif unlike and not evidence.is_count_of_others(column):
                 # A mask keeps no more units than there are, and the sum of weights is rarely an integer.
                 whole = all(evidence.same(count, round(count)) for _, count in unlike)
                 exceeds = whole and any(count > units for units, count in unlike)
                 found.is_unknown = exceeds or _counts_others(unlike, evidence)
                 found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
+            elif not column.is_put_in and _may_hold_steps(column, evidence):
+                found.is_unknown = True
+                found.notes.append(_of_count_with_steps(points[0].term.name, column, points[0].steps))
             return found
         if _counts_otherwise(column, evidence):
             note = _of_unlike_counts(points[0].term.name, _with_own_counts(column, evidence), True)
@@ -209,6 +212,10 @@ def _units_of_like_terms(evidence: Evidence) -> list[float]:
     These are the terms that the same places scaled, whether or not each micro-batch has as many. Empty where no
     backward has several, where units are not known, and over several ranks.
     """
+    return _totals_of_like_terms(evidence, lambda term: term.units)
+
+
+def _totals_of_like_terms(evidence: Evidence, count: Callable[[Term], float | None]) -> list[float]:
     ways = {_way_of(point.term) for point in evidence.points}
     held: dict[int, list[list[Term]]] = {}
     for point in evidence.points:
@@ -218,9 +225,9 @@ def _units_of_like_terms(evidence: Evidence) -> list[float]:
             ]
     terms = [term for window in held.values() for own in window for term in own]
     several = any(len(own) > 1 for window in held.values() for own in window)
-    if not several or not all(term.units for term in terms) or any(point.divisor > 1 for point in evidence.points):
+    if not several or not all(map(count, terms)) or any(point.divisor > 1 for point in evidence.points):
         return []
-    totals = {step: math.fsum(term.units or 0.0 for own in window for term in own) for step, window in held.items()}
+    totals = {step: math.fsum(count(term) or 0.0 for own in window for term in own) for step, window in held.items()}
     return [totals[point.step] for point in evidence.points]
 
 
@@ -374,7 +381,7 @@ def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
         shares = [1.0 / (column.values[i] or 1.0) / (totals[i] or 1.0) for i in full]
         if all(evidence.same(share, 1.0) for share in shares):
             return [total or 0.0 for total in shared]
-        is_shown = not (column.is_put_in or evidence.is_constant(column))
+        is_shown = not (column.is_put_in or evidence.is_constant(column) or _may_hold_steps(column, evidence))
         if is_shown and all(evidence.same(share, shares[0]) for share in shares):
             # The same share in all full windows: it counts a part of their units, or more than them (labels of tokens
             # that are never predicted), and would count the same share of the others.
@@ -432,6 +439,33 @@ def _unlike_counts(column: Column, evidence: Evidence) -> list[tuple[float, floa
     return known
 
 
+def _may_hold_steps(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor is K times, or 1/K of, the units or the rows of every window: K may have been put into it.
+
+    Any other share of them is what a loop counts (pairs, tokens with several elements each), and has no K in it.
+    """
+    points = evidence.points
+    steps = points[0].steps
+    if steps < 2 or evidence.equals_any(column, COUNTS):
+        return False
+    every: list[list[float | None] | list[float]] = [
+        [point.window_units for point in points],
+        [point.window_rows for point in points],
+        _units_of_like_terms(evidence),
+        _totals_of_like_terms(evidence, lambda term: term.rows),
+    ]
+    shares = [
+        [1.0 / ((value or 1.0) * (total or 1.0)) for value, total in zip(column.values, totals, strict=True)]
+        for totals in every
+        if totals and all(totals)
+    ]
+
+    def is_everywhere(number: float) -> bool:
+        return any(all(evidence.same(share, number) for share in own) for own in shares)
+
+    return not is_everywhere(1.0) and (is_everywhere(steps) or is_everywhere(1.0 / steps))
+
+
 def _counts_others(unlike: Sequence[tuple[float, float]], evidence: Evidence) -> bool:
     """Whether the divisors in ``unlike`` count what the window before held, or only a part of their own window.
 
@@ -466,6 +500,16 @@ def _with_own_counts(column: Column, evidence: Evidence) -> list[tuple[float, fl
         odd = next((i for i in own if not evidence.same(column.values[i], column.values[own[-1]])), own[0])
         found.append((evidence.points[odd].window_units or 0.0, 1.0 / (column.values[odd] or 1.0)))
     return found
+
+
+def _of_count_with_steps(name: str, column: Column, steps: int) -> str:
+    """The note on a sum whose divisors are K times a count of its windows, or 1/K of one."""
+    counts = ", ".join(f"{1.0 / (value or 1.0):.6g}" for value in [*dict.fromkeys(column.values)][:4])
+    return (
+        f"{name} is divided by {counts}, ...: {steps} times as many as its windows have units or rows, or 1/{steps} of "
+        f"these, and each window holds {steps} micro-batches. Whether this counts something, or {steps} was multiplied "
+        "into a count, is unknown: divide by the units of the window alone, or compare with a run on large batches"
+    )
 
 
 def _of_put_in(name: str, count: float) -> str:

@@ -23,9 +23,9 @@ class Bound:
     """What a counter is compared with, and the place of that expression.
 
     ``counter`` is what is compared, if it goes on counting from window to window, and ``first`` its value in the first
-    turn of its loop, None where that is not explicit. ``count`` is what has come to the number, where it begins again
-    with each window. ``listed`` are the lists that a loop that has ended ran over, all of one length; ``number`` is
-    None where the source only shows these.
+    turn of its loop, None where that is not explicit. ``count`` is what has come to the number, where each window
+    counts from the start. ``listed`` are the lists that a loop that has ended ran over, all of one length; ``number``
+    is None where the source only shows these.
     """
 
     number: ast.expr | None
