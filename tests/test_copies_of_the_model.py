@@ -372,7 +372,6 @@ SHOWN = {
     "replicas summed, losses not divided": "GA101",
     "divided twice": "GA102",
     "cloned weights, losses not divided": "GA101",
-    "not divided": "GA101",
 }
 """What these are called; the others may be undecided, but are not passed."""
 
@@ -387,11 +386,11 @@ def test_copies_that_equal_the_weights_when_they_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT_TASKS)
-def test_copies_that_their_tasks_adapt(name: str) -> None:
+def test_copies_that_their_tasks_adapt_stand_for_nothing(name: str) -> None:
+    """What adapts a copy may be another micro-batch, or the optimizer of its own: it is not known to be its task's."""
     result, errors = watched(RIGHT_TASKS[name], true_of_tasks, windows())
     assert max(errors) < 1e-12
-    assert result.verdict is Verdict.EQUIVALENT, result.reason
-    assert not result.diagnosis
+    assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ()), result.reason
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -420,5 +419,3 @@ def test_uneven_micro_batches_of_a_copy(divisor: str) -> None:
 def test_what_a_copy_lacks_is_stated() -> None:
     result, _ = watched(WRONG["synced once"], true_of_rows, windows())
     assert "copy that equals the weights" in result.reason
-    result, _ = watched(WRONG_TASKS["one task that is not adapted"], true_of_tasks, windows())
-    assert "adapted" in result.reason

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.containers import taken_apart
-from gradcheck_accum.engine.copied_models import adapted
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.graph_nodes import scaling_of
 from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
@@ -118,8 +117,7 @@ def _program(
         is_one_sample=is_one_sample,
         is_of_vectors=not mapped and _is_of_vectors(chosen),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
-        learns=any(call.function is adapted for call in chosen)
-        or steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
+        learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),

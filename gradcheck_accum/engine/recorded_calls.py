@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd import Function
 
 from gradcheck_accum.engine.containers import leaves_of, tensors_in
-from gradcheck_accum.engine.copied_models import Copied, CopyOfModel, adapted
+from gradcheck_accum.engine.copied_models import Copied, CopyOfModel
 from gradcheck_accum.engine.lent_weights import Lent
 from gradcheck_accum.engine.memory import Region, memory_of, versions_of
 from gradcheck_accum.engine.program import Place
@@ -98,13 +98,7 @@ def with_sources(call: Call) -> Iterator[Call]:
     if copied is None or not isinstance(function, nn.Module):
         yield call
         return
-    weights: dict[str, torch.Tensor] = {}
-    for name, pair in copied.pairs.items():
-        weights[name] = pair.source
-        if pair.adapted is not None:
-            with torch.enable_grad():
-                weights[name] = adapted(pair.adapted, pair.source)
-            yield Call(adapted, (pair.adapted, pair.source), {}, [weights[name]])
+    weights = {name: pair.source for name, pair in copied.pairs.items()}
     is_lent = isinstance(function, Lent)
     module = function.module if isinstance(function, Lent) else function
     given = ({**call.args[0], **weights}, *call.args[1:]) if is_lent else (weights, *call.args)

@@ -23,15 +23,10 @@ from gradcheck_accum.verify.vectors.inner_products import same_bits
 
 @dataclass(slots=True)
 class _Known:
-    """A copy as it last ran, and which weights it has ever equalled; ``copied`` is None after a step on these.
-
-    ``has_gradients`` says that gradients of it were computed since it last equalled them, by which it may be adapted.
-    """
+    """A copy as it last ran, and which weights it has ever equalled; ``copied`` is None after a step on these."""
 
     sources: dict[str, torch.Tensor]
-    versions: dict[str, int]
     copied: CopyOfModel | None
-    has_gradients: bool = False
 
 
 @dataclass(slots=True)
@@ -58,25 +53,14 @@ class Copies:
         if any(not weight.is_leaf or id(weight) in self._book.parameters for weight in own.values()):
             return None
         known = self._known.get(module)
-        before = None if known is None else known.copied
         sources = self._sources(own, {} if known is None else known.sources)
         if sources is not None:
-            pairs = {name: Pair(weight, sources[name]) for name, weight in own.items()}
-            is_new = before is None or before.is_adapted
-            copied = CopyOfModel(pairs, object() if is_new or before is None else before.since, 0)
-            versions = {name: source._version for name, source in sources.items()}
-            has_gradients = known is not None and known.has_gradients and not is_new
-            self._known[module] = _Known(sources, versions, copied, has_gradients)
+            copied = CopyOfModel({name: Pair(weight, sources[name]) for name, weight in own.items()})
+            self._known[module] = _Known(sources, copied)
             return copied
-        if known is None or before is None:
-            return None
-        is_same = own.keys() == before.pairs.keys() and all(before.pairs[n].own is w for n, w in own.items())
-        has_moved = any(source._version != known.versions[name] for name, source in known.sources.items())
-        if not is_same or not known.has_gradients or has_moved:
+        if known is not None:
             known.copied = None
-            return None
-        known.copied = _adapted(own, known.sources, before)
-        return known.copied
+        return None
 
     def below(self, leaves: Collection[torch.Tensor]) -> dict[int, tuple[Pair, CopyOfModel]] | None:
         """What each of a graph's leaves stands for, by identity; None if one stands for no weight."""
@@ -86,11 +70,6 @@ class Copies:
             return None
         found = {id(leaf): pairs[id(leaf)] for leaf in leaves}
         return found if all(pair.is_as_it_was for pair, _ in found.values()) else None
-
-    def gradients_computed(self, copies: Collection[CopyOfModel]) -> None:
-        """The gradients of these copies were computed: what is written into them now may be a step with these."""
-        for known in self._known.values():
-            known.has_gradients = known.has_gradients or known.copied in copies
 
     def stepped(self, keys: Collection[int]) -> None:
         """The parameters ``keys`` are updated: what was copied from them before is not what they are."""
@@ -149,14 +128,3 @@ class Copies:
 
 def _kind(weight: torch.Tensor) -> tuple[object, ...]:
     return weight.shape, weight.dtype, weight.device
-
-
-def _adapted(own: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor], before: CopyOfModel) -> CopyOfModel:
-    """A copy that was adapted since it equalled the weights, which have not changed: as it is now."""
-    if before.is_as_it_was:
-        return before
-    pairs: dict[str, Pair] = {}
-    for name, weight in own.items():
-        is_same = same_bits(weight.detach(), sources[name].detach())
-        pairs[name] = Pair(weight, sources[name], None if is_same else weight.detach().clone())
-    return CopyOfModel(pairs, before.since, before.state + 1)

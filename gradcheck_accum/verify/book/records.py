@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.engine.independence import Proof
 from gradcheck_accum.engine.late_counts import Presumed
 from gradcheck_accum.engine.program import Program
@@ -28,8 +27,7 @@ class Record:
     reason if they were changed on their way into ``.grad``. ``called_from`` is the call chain in the user's code, empty
     where that is not known. ``moves`` is how often the weights had been moved by then
     (`gradcheck_accum.verify.measure.saved_weights`). ``presumed`` is how many targets its loss is presumed to have
-    counted, until it is asked. ``unread`` are the parameters whose gradients were not read,
-    ``copies`` the copies of the model that it ran on.
+    counted, until it is asked. ``unread`` are the parameters whose gradients were not read.
     """
 
     event: Backward
@@ -42,7 +40,6 @@ class Record:
     moves: int = 0
     presumed: Presumed | None = None
     unread: frozenset[int] = frozenset()
-    copies: tuple[CopyOfModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

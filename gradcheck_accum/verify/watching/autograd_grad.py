@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.given_data import Given
 from gradcheck_accum.verify.vectors.inner_products import InnerProducts, inner_products
@@ -40,7 +39,7 @@ class ReturnedGradients:
     """The gradients of one call, by parameter identity, and what they are the gradients of.
 
     ``gradients`` are what is held of them, copies or sketches, and ``squares`` are ‖·‖² of each. ``given`` is the data
-    that the model was called on for them, ``copies`` are the copies of it that they were computed on.
+    that the model was called on for them.
     """
 
     where: Location
@@ -50,11 +49,6 @@ class ReturnedGradients:
     gradients: dict[int, torch.Tensor]
     squares: dict[int, torch.Tensor]
     given: Given
-    copies: tuple[CopyOfModel, ...] = ()
-
-    def is_of_earlier(self, copied: CopyOfModel) -> bool:
-        """Whether it was computed on a copy before that was adapted to what it is now."""
-        return any(own.since is copied.since and own.state < copied.state for own in self.copies)
 
 
 @dataclass(slots=True)
@@ -79,10 +73,6 @@ class KeptGradients:
     def forget(self, keys: Collection[int]) -> None:
         """These parameters have been stepped on: gradients computed before are not used by the next step."""
         self._kept = [h for h in self._kept if not any(key in h.gradients for key in keys)]
-
-    def adapted(self, copied: CopyOfModel) -> None:
-        """A copy runs that was adapted: what it was adapted by is no gradient of the window."""
-        self._kept = [h for h in self._kept if not h.is_of_earlier(copied)]
 
     def take(
         self, gradient: Mapping[int, torch.Tensor], roundoff: float, added_to: float = 0.0

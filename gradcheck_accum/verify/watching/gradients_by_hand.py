@@ -73,10 +73,7 @@ class GradientsByHand:
 
     def copy_of(self, module: nn.Module) -> CopyOfModel | None:
         """What a module that is about to run is a copy of, if it is one of weights that are watched."""
-        copied = self._copies.of(module)
-        if copied is not None and copied.is_adapted:
-            self._kept.adapted(copied)
-        return copied
+        return self._copies.of(module)
 
     def copies_below(self, losses: list[torch.Tensor]) -> _Stands | None:
         """What the weights of a loss stand for, if all of them are those of copies."""
@@ -152,8 +149,6 @@ class GradientsByHand:
             kept = {id(own): self._book.kept(id(own), gradient) for own, gradient in known}
         if backward_losses.reading.scale != 1.0:
             kept = {key: own / backward_losses.reading.scale for key, own in kept.items()}
-        copies = tuple({id(copied): copied for _, copied in asked.stands.values()}.values())
-        self._copies.gradients_computed(copies)
         micro_batch = self._batches.backward(where, backward_losses.program, call_chain())
         self._kept.add(
             ReturnedGradients(
@@ -164,7 +159,6 @@ class GradientsByHand:
                 kept,
                 squares,
                 self._run.given.latest(backward_losses.program),
-                copies,
             )
         )
         if not keeps_graph:
@@ -223,7 +217,7 @@ class GradientsByHand:
         with self._attention.own_work():
             squares = {key: square * factor**2 for key, square in returned.squares.items()}
             part = self._book.put_in(kind_of(returned.where, terms, returned.epoch), returned.gradients, factor)
-        self._awaited.add(Record(event, part, squares, program, given=returned.given, copies=returned.copies), 1.0)
+        self._awaited.add(Record(event, part, squares, program, given=returned.given), 1.0)
         self._run.uses.backward_ends()
         if returned.backward_losses.unknown:
             self._journal.add(

@@ -37,12 +37,6 @@ PUT_IN = (
     "these parameters, or fill the copy from them after each step"
 )
 
-ADAPTED_COPIES = (
-    "a copy of the model computed some of this step's gradients after it was adapted, and others were computed with "
-    "the weights themselves, or before it was adapted further: no large batch has both, so use only the gradients of "
-    "copies that are adapted once for each task"
-)
-
 OWN_UPDATES = "the loop itself updates weights"
 
 
@@ -131,8 +125,6 @@ class StepMeasuring:
             return unfollowed
         if not measured.records or not parameters:
             return self._why_no_gradient(parameters)
-        if _are_at_several_weights(measured.records):
-            return ADAPTED_COPIES
         changed = next((record.changed for record in measured.records if record.changed), None)
         if changed is not None:
             return changed.words
@@ -194,15 +186,6 @@ class StepMeasuring:
             clips_elements=any(kind not in ("norm", BY_HAND) for kind in kinds),
             has_closure=has_closure,
         )
-
-
-def _are_at_several_weights(records: list[Record]) -> bool:
-    """Whether adapted copies have a part in a window, and something else does too, or one in several states."""
-    adapted = [any(copied.is_adapted for copied in record.copies) for record in records]
-    states: dict[int, set[int]] = {}
-    for copied in (copied for record in records for copied in record.copies):
-        states.setdefault(id(copied.since), set()).add(copied.state)
-    return any(adapted) and (not all(adapted) or any(len(own) > 1 for own in states.values()))
 
 
 def _multiplied(gradients: _Gradients, factors: dict[int, float]) -> _Gradients:
