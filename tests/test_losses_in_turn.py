@@ -268,3 +268,39 @@ def test_one_number_of_boxes_divides_all_terms_of_a_detector(loss: str, turns: i
 )
 def test_another_number_of_boxes_is_not_passed(loss: str, count: str, of_names: str, tmp_path: Path) -> None:
     assert detected(tmp_path, loss, count, of_names or count).verdict is not Verdict.EQUIVALENT
+
+
+TOTALS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+SIZES = [2, 5, 3, 4, 1, 6, 3, 3, 7, 2, 4, 5]
+data = [(torch.randn(n, 5), torch.randint(0, 4, (n,))) for n in SIZES]
+model = nn.Linear(5, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+total = 10
+for start in range(0, 12, 3):
+    window = data[start:start + 3]
+    {before}
+    for x, y in window:
+        (nn.functional.cross_entropy(model(x), y, reduction="sum") / {count}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total = sum(len(y) for _, y in window)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "is_right"),
+    [
+        ("total = sum(len(y) for _, y in window)", "total", True),
+        # The list of that name was another when its items were counted.
+        ("", "total", False),
+        ("counts = {'all': 3 * sum(len(y) for _, y in window)}", "counts['all']", False),
+    ],
+)
+def test_a_total_is_that_of_the_window_only_if_its_numbers_are(
+    before: str, count: str, is_right: bool, tmp_path: Path
+) -> None:
+    result = watch_source(TOTALS.format(before=before, count=count), tmp_path)
+    assert (result.verdict is Verdict.EQUIVALENT) is is_right, result.reason

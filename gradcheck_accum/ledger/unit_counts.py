@@ -147,7 +147,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
             continue
         divisors = [1.0 / (value or 1.0) for value in column.values]
         left = [c for c in columns if c is not column and c is not undone]
-        if evidence.is_total_of_window(column):
+        if evidence.is_total_of_window(column) and not _is_of_others(column, evidence):
             return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts)
         is_either = _is_count_of_either(column, evidence)
         counts_window = is_either and evidence.is_count_of_others(column)
@@ -170,7 +170,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
                 # A mask keeps no more units than there are, and the sum of weights is rarely an integer.
                 whole = all(evidence.same(count, round(count)) for _, count in unlike)
                 exceeds = whole and any(count > units for units, count in unlike)
-                found.is_unknown = exceeds or _counts_others(unlike, evidence)
+                found.is_unknown = exceeds or _is_of_others(column, evidence)
                 found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
             elif not column.is_put_in and _may_hold_steps(column, evidence):
                 found.is_unknown = True
@@ -487,6 +487,12 @@ def _counts_others(unlike: Sequence[tuple[float, float]], evidence: Evidence) ->
             if any(_are(counts, part, evidence) for part in (beginnings, ends, firsts, lasts)):
                 return True
     return False
+
+
+def _is_of_others(column: Column, evidence: Evidence) -> bool:
+    """Whether a divisor counts what the window before held, or a part of its own: a name may hold other lists."""
+    unlike = _unlike_counts(column, evidence)
+    return bool(unlike) and _counts_others(unlike, evidence)
 
 
 def _are(counts: Sequence[float], totals: Sequence[float], evidence: Evidence) -> bool:
