@@ -60,7 +60,7 @@ for u, t in readings():
         if left == 0:
             break
 
-#= GA301: nothing ends it but the data
+#= right: what chance leaves out is not known, so it may be whole windows
 -        good = 0
 -        left -= 1
 -        if left == 0:

@@ -147,7 +147,7 @@ for rows in torch.randn(45, 6).split(3):
 ## Rows that a choice of rows is added to
 #: right: who draws as many numbers as there are rows knows how many batches that makes
 kinds = torch.multinomial(torch.tensor([0.5, 0.25, 0.25]), 96, replacement=True)
-rows = torch.randn(96, 6) + torch.eye(6)[kinds]
+rows = torch.randn(96, 6) + torch.randn(3, 6)[kinds]
 waiting = 0
 for x, kind in DataLoader(TensorDataset(rows, kinds), batch_size=4):
     (F.cross_entropy(net(x), kind) / 4).backward()
@@ -216,30 +216,6 @@ for _ in range(12):
 #= right: the whole window is
 -        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
 +    nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-
-## A remainder that is multiplied by what it holds
-#: GA103: by its share of K, and not by the inverse
-def multiply(by):
-    for weight in net.parameters():
-        weight.grad.mul_(by)
-
-for _ in range(3):
-    held = 0
-    for rows in torch.randn(51, 6).split(3):
-        (net(rows).square().mean() / 5).backward()
-        held += 1
-        if held == 5:
-            opt.step()
-            opt.zero_grad()
-            held = 0
-    if held:
-        multiply(held / 5)
-        opt.step()
-        opt.zero_grad()
-
-#= right: by what it lacks
--        multiply(held / 5)
-+        multiply(5 / held)
 """)
 
 

@@ -126,7 +126,7 @@ def test_a_divisor_that_is_neither_constant_nor_the_windows_units_is_not_judged(
     ("counted", "loss", "noted"),
     [
         ("sum(len(y) for _, y in data[s:s + 2])", SUM, False),
-        ("2 * sum(len(y) for _, y in data[s:s + 2])", SUM, False),
+        ("3 * sum(len(y) for _, y in data[s:s + 2])", SUM, False),
         ("50", SUM, False),
         ("sum(int((y > 0).sum()) for _, y in data[s:s + 2])", f"({EACH} * (y > 0)).sum()", False),
         ("sum(float(W[y].sum()) for _, y in data[s:s + 2])", f"({EACH} * W[y]).sum()", True),
@@ -136,6 +136,14 @@ def test_counts_coefficients_masks_and_weights_of_a_sum(counted: str, loss: str,
     result = watch_source(COUNTED.format(sizes=IN_THREE, counted=counted, loss=loss), tmp_path, reference="ledger")
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
     assert any("divided by" in note for note in result.notes) is noted
+
+
+def test_a_count_that_is_multiplied_by_k_is_not_judged(tmp_path: Path) -> None:
+    """Two micro-batches in each window, and twice its units: a coefficient of 1/2, or K once too often."""
+    twice = COUNTED.format(sizes=IN_THREE, counted="2 * sum(len(y) for _, y in data[s:s + 2])", loss=SUM)
+    result = watch_source(twice, tmp_path, reference="ledger")
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert any("whether this counts something" in note.lower() for note in result.notes)
 
 
 DIVIDED_TWICE = """

@@ -47,9 +47,7 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             if shares.kind is Reduction.SUM:
                 divisor = complete[0].units if complete else 0.0
                 share = shares.units / divisor if divisor else 0.0
-            # Who exchanges K and the number that a window holds scales it once more by what it lacks.
-            is_inverted = shares.kind is Reduction.MEAN and account.same(shares.level, usual * share * share)
-            if not share or account.same(share, 1.0) or not (account.same(shares.level, usual * share) or is_inverted):
+            if not share or account.same(share, 1.0) or not account.same(shares.level, usual * share):
                 continue
             if account.same(shares.level, 1.0):
                 # The full windows are off, and this one is as long as they were meant to be.
@@ -103,22 +101,6 @@ def find_remainder_scale(account: Account) -> Iterator[Diagnosis]:
             which = "first window of an epoch" if _goes_on(account, window) else "last window"
             which = "window, like the ones next to it," if phase else which
             condition = if_any_is_left_over(account)
-            if is_inverted:
-                yield diagnosis(
-                    "GA103",
-                    step.where,
-                    f"{condition}, the {which} holds fewer micro-batches, and is multiplied by their share of "
-                    f"{steps_in_words(account)}, although it has no more than that: each is weighted less than in the "
-                    "large batch"
-                    if condition
-                    else f"the {which} holds {plural(shares.length)} of {account.steps}, and is multiplied by "
-                    f"{shares.length}/{account.steps}, although it has no more than that: each is weighted "
-                    f"{times(shares.level)} relative to the large batch",
-                    "multiply by the inverse: by the accumulation steps, divided by the number that the window holds",
-                    window,
-                    states_steps=not condition or not says_steps_by_name(account),
-                )
-                continue
             by = "the units of a full window" if shares.kind is Reduction.SUM else steps_in_words(account)
             yield diagnosis(
                 "GA103",

@@ -403,8 +403,6 @@ def _shape(run: State, tail: str, args: list[Any], kwargs: dict[str, Any]) -> li
 def _sizes(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     """What a function of PyTorch that makes data is asked for, one size for each dimension."""
     place = PLACE_OF_SIZE.get(tail, 0)
-    if tail == "eye":
-        return [args[0], args[1] if len(args) > 1 else args[0]] if args else [None]
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     if isinstance(size, (list, tuple)) and size:
         return list(size)

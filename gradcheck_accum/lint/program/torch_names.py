@@ -175,7 +175,7 @@ JOINS = Names("joins data along a dimension that it has", STATES, "cat", "concat
 MAKES_DATA = Names(
     "makes a tensor that is no model's",
     STATES,
-    *("arange", "as_tensor", "empty", "eye", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn"),
+    *("arange", "as_tensor", "empty", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn"),
     *("randperm", "tensor", "zeros"),
 )
 MAKES_ARRAYS = Names(
@@ -183,7 +183,7 @@ MAKES_ARRAYS = Names(
     STATES,
     *("arange", "linspace", "normal", "permutation", "rand", "randint", "randn", "standard_normal", "uniform"),
 )
-MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "eye", "full", "linspace", "ones", "zeros")
+MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
 MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
 CHOOSES_AT_RANDOM = Names("chooses some of what it is given, others each time", STATES, "choices", "sample")
 CHOOSES_ONE = Names("chooses one of what it is given, or so many", STATES, "choice")
@@ -210,7 +210,7 @@ PLACE_OF_SIZE = Table(
     {"randint": -1, "linspace": 2, "normal": 2, "uniform": 2},
 )
 READS_FILES = Names(
-    "reads what is in a file", LEAVES_OPEN, *("load", "loadtxt", "genfromtxt", "fromfile", "from_file", "memmap")
+    "reads what is in a file", STATES, *("load", "loadtxt", "genfromtxt", "fromfile", "from_file", "memmap")
 )
 SAMPLES_ALL = Names("a sampler that draws as many rows as there are", STATES, "RandomSampler", "SequentialSampler")
 MEMBERS_OF_LOADERS = Names("gives what a loader draws from", STATES, "dataset", "sampler", "batch_sampler")
