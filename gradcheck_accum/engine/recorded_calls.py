@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -92,12 +92,11 @@ class Call:
         return [*self.outputs, *self.changed]
 
 
-def with_sources(call: Call) -> Iterator[Call]:
-    """A call of a copy as calls that use the weights which it stands for; any other call as it is."""
+def with_sources(call: Call) -> Call:
+    """A call of a copy as one that uses the weights which it stands for; any other call as it is."""
     copied, function = call.copied, call.function
     if copied is None or not isinstance(function, nn.Module):
-        yield call
-        return
+        return call
     weights = {name: pair.source for name, pair in copied.pairs.items()}
     is_lent = isinstance(function, Lent)
     module = function.module if isinstance(function, Lent) else function
@@ -106,7 +105,7 @@ def with_sources(call: Call) -> Iterator[Call]:
     followed = copied.is_as_it_was and not call.written
     made = replace(call, function=Copied(module, copied), args=given, is_followed=followed)
     made.versions = call.versions
-    yield made
+    return made
 
 
 def about_to_be_filled(given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:

@@ -480,7 +480,7 @@ class Tape(TorchFunctionMode):
         """How the losses of one backward were computed; None if part of it was not recorded."""
         calls = [call for segment in self.segments for call in segment]
         if self.through_copies:
-            calls = [made for call in calls for made in with_sources(call)]
+            calls = [with_sources(call) for call in calls]
         with outside():
             found = program_of(calls, losses, self.preparations, self.is_weight, self.as_weight)
         if found is not None:

@@ -170,7 +170,7 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
                 # A mask keeps no more units than there are, and the sum of weights is rarely an integer.
                 whole = all(evidence.same(count, round(count)) for _, count in unlike)
                 exceeds = whole and any(count > units for units, count in unlike)
-                found.is_unknown = exceeds or _is_of_others(column, evidence)
+                found.is_unknown = exceeds or _counts_others(unlike, evidence)
                 found.notes.append(_of_unlike_counts(points[0].term.name, unlike, found.is_unknown))
             elif not column.is_put_in and _may_hold_steps(column, evidence):
                 found.is_unknown = True
@@ -381,8 +381,9 @@ def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
         shares = [1.0 / (column.values[i] or 1.0) / (totals[i] or 1.0) for i in full]
         if all(evidence.same(share, 1.0) for share in shares):
             return [total or 0.0 for total in shared]
-        is_shown = not (column.is_put_in or evidence.is_constant(column) or _may_hold_steps(column, evidence))
-        if is_shown and all(evidence.same(share, shares[0]) for share in shares):
+        is_shown = not (column.is_put_in or evidence.is_constant(column))
+        has_one_share = is_shown and all(evidence.same(share, shares[0]) for share in shares)
+        if has_one_share and not _may_hold_steps(column, evidence):
             # The same share in all full windows: it counts a part of their units, or more than them (labels of tokens
             # that are never predicted), and would count the same share of the others.
             return [(total or 0.0) * shares[0] for total in shared]

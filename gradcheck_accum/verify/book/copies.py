@@ -62,14 +62,14 @@ class Copies:
             known.copied = None
         return None
 
-    def below(self, leaves: Collection[torch.Tensor]) -> dict[int, tuple[Pair, CopyOfModel]] | None:
+    def below(self, leaves: Collection[torch.Tensor]) -> dict[int, Pair] | None:
         """What each of a graph's leaves stands for, by identity; None if one stands for no weight."""
         ran = [known.copied for known in self._known.values() if known.copied is not None]
-        pairs = {id(pair.own): (pair, copied) for copied in ran for pair in copied.pairs.values()}
+        pairs = {id(pair.own): pair for copied in ran for pair in copied.pairs.values()}
         if not leaves or any(id(leaf) not in pairs for leaf in leaves):
             return None
         found = {id(leaf): pairs[id(leaf)] for leaf in leaves}
-        return found if all(pair.is_as_it_was for pair, _ in found.values()) else None
+        return found if all(pair.is_as_it_was for pair in found.values()) else None
 
     def stepped(self, keys: Collection[int]) -> None:
         """The parameters ``keys`` are updated: what was copied from them before is not what they are."""

@@ -14,7 +14,7 @@ import torch
 
 from gradcheck_accum.ledger.stated_names import DATA
 from gradcheck_accum.verify.provenance.following import Place, place_of
-from gradcheck_accum.verify.provenance.operands import Operand, computed_as, read_once, sides_of
+from gradcheck_accum.verify.provenance.operands import Operand, Sides, computed_as, read_once, sides_of
 from gradcheck_accum.verify.provenance.origins import Origins, size_asked
 from gradcheck_accum.verify.provenance.readable import value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
@@ -46,7 +46,7 @@ class Side:
 def sides_of_gradient(frame: FrameType) -> list[Side]:
     """The factors of the gradient argument of the call that ``frame`` is at; none if it is a tensor of ones."""
     sides = read_once(frame, _read_argument).sides
-    return [Side(_value(node, frame), origins, inverted) for node, origins, inverted in sides]
+    return _now(sides, frame)
 
 
 def sides_of_gradients(frame: FrameType, number: int) -> list[list[Side]]:
@@ -54,7 +54,11 @@ def sides_of_gradients(frame: FrameType, number: int) -> list[list[Side]]:
     each = read_once(frame, _read_argument).each
     if len(each) != number:
         return [[Side(None, frozenset(), False)]] * number
-    return [[Side(_value(node, frame), origins, inverted) for node, origins, inverted in own] for own in each]
+    return [_now(own, frame) for own in each]
+
+
+def _now(sides: Sides, frame: FrameType) -> list[Side]:
+    return [Side(_value(node, frame), origins, inverted) for node, origins, inverted in sides]
 
 
 def _read_argument(frame: FrameType) -> tuple[Operand, int]:
@@ -69,7 +73,7 @@ def _read_argument(frame: FrameType) -> tuple[Operand, int]:
     made = computed_as(argument, place)
     listed = made.elts if isinstance(made, (ast.List, ast.Tuple)) else []
 
-    def read(own: ast.expr) -> tuple[tuple[ast.expr, frozenset[str], bool], ...]:
+    def read(own: ast.expr) -> Sides:
         sides = []
         for side, inverted in _sides(own, place, frame, _DEEPEST):
             is_tensor = isinstance(value_of(side, frame), torch.Tensor)

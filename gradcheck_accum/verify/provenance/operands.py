@@ -24,6 +24,9 @@ _MOST_PLACES = 1024
 _MOST_NAMES = 4
 """The number of names that a number is followed through to the product that it is."""
 
+Sides = tuple[tuple[ast.expr, frozenset[str], bool], ...]
+"""The sides of a product or a quotient, each with its origins, and whether the others are divided by it."""
+
 Chain = tuple[tuple[int, int], ...]
 """A frame and its callers: for each its code and the instruction that it is at."""
 
@@ -38,14 +41,14 @@ _read: dict[Chain, tuple[list[CodeType], Operand]] = {}
 class Operand:
     """A number's ``origins``, and the ``sides`` of a number that is a product, a quotient or an inverse itself.
 
-    Each side has its own origins, and whether the others are divided by it; ``depth`` is how many callers up the sides
-    are computed, where the number was passed as an argument. ``each`` are the sides of several numbers in a list.
+    ``depth`` is how many callers up the sides are computed, where the number was passed as an argument. ``each`` are
+    the sides of several numbers in a list.
     """
 
     origins: frozenset[str] = frozenset()
-    sides: tuple[tuple[ast.expr, frozenset[str], bool], ...] = ()
+    sides: Sides = ()
     depth: int = 0
-    each: tuple[tuple[tuple[ast.expr, frozenset[str], bool], ...], ...] = ()
+    each: tuple[Sides, ...] = ()
 
 
 def origins_of_operand(frame: FrameType) -> frozenset[str]:

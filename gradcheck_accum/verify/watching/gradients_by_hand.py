@@ -27,7 +27,8 @@ from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
 from gradcheck_accum.verify.watching.manual_updates import weights_below
 from gradcheck_accum.verify.watching.run import Run
 
-_Stands = dict[int, tuple[Pair, CopyOfModel]]
+_Stands = dict[int, Pair]
+"""What the weights of copies stand for, by identity."""
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class GradientsByHand:
         if backward_losses.program is None:
             return
         asked = self._asked = _Asked(backward_losses, where, stands=stands)
-        for pair, _ in stands.values():
+        for pair in stands.values():
             asked.hooks.append(pair.own.register_hook(_arrival(asked, pair.own)))  # type: ignore[no-untyped-call]
 
     def end_of_copies(self, failed: bool) -> bool:
@@ -138,7 +139,7 @@ class GradientsByHand:
 
     def _keep(self, asked: _Asked, inputs: Any, gradients: Any, *, keeps_graph: bool) -> None:
         backward_losses, where, samples = asked.backward_losses, asked.where, asked.samples
-        weights = [asked.stands[id(own)][0].source if id(own) in asked.stands else own for own in self._weights(inputs)]
+        weights = [asked.stands[id(own)].source if id(own) in asked.stands else own for own in self._weights(inputs)]
         with self._attention.own_work():
             known = [
                 (own, _of_all(gradient, samples))
