@@ -1,7 +1,8 @@
 """Copies of the models that optimizers update: which weights they stand for when they run.
 
 Nothing is asked of how a copy was made (``deepcopy``, ``clone``, ``copy_``, ``load_state_dict``): only that it equals
-the weights, bit for bit, when it runs. Its values are compared again each time.
+the weights, bit for bit, when it runs, and computes of them what the model does that has them. Its values are compared
+again each time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import nn
 from gradcheck_accum.engine.copied_models import CopyOfModel, Pair
 from gradcheck_accum.engine.lent_weights import stores_of
 from gradcheck_accum.engine.transformed import are_transforms_active
+from gradcheck_accum.verify.book.models_of_weights import ModelsOfWeights
 from gradcheck_accum.verify.book.parameters import ParameterBook
 from gradcheck_accum.verify.vectors.inner_products import same_bits
 
@@ -34,6 +36,7 @@ class Copies:
     """The copies of the parameters of a book."""
 
     _book: ParameterBook
+    _models: ModelsOfWeights
     _known: WeakKeyDictionary[nn.Module, _Known] = field(default_factory=WeakKeyDictionary)
     _places: dict[int, tuple[int, int]] = field(default_factory=dict)
     """For each parameter, its group, and its position in that."""
@@ -56,8 +59,9 @@ class Copies:
         sources = self._sources(own, {} if known is None else known.sources)
         if sources is not None:
             copied = CopyOfModel({name: Pair(weight, sources[name]) for name, weight in own.items()})
-            self._known[module] = _Known(sources, copied)
-            return copied
+            if self._models.compute_as(module, copied):
+                self._known[module] = _Known(sources, copied)
+                return copied
         if known is not None:
             known.copied = None
         return None
@@ -73,6 +77,7 @@ class Copies:
 
     def stepped(self, keys: Collection[int]) -> None:
         """The parameters ``keys`` are updated: what was copied from them before is not what they are."""
+        self._models.forget()
         for known in self._known.values():
             if any(id(source) in keys for source in known.sources.values()):
                 known.copied = None

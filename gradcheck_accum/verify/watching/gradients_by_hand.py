@@ -18,6 +18,7 @@ from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.stated_names import PUT_IN
 from gradcheck_accum.verify.book.copies import Copies
 from gradcheck_accum.verify.book.gradient_sums import kind_of
+from gradcheck_accum.verify.book.models_of_weights import ModelsOfWeights
 from gradcheck_accum.verify.book.records import Record
 from gradcheck_accum.verify.provenance.counting import call_chain
 from gradcheck_accum.verify.stack.frames import user_location
@@ -54,7 +55,7 @@ class GradientsByHand:
         self._attention, self._journal, self._awaited = run.attention, run.journal, run.awaited
         self._losses, self._batches, self._book = run.losses, run.batches, run.book
         self._kept = KeptGradients()
-        self._copies = Copies(run.book)
+        self._copies = Copies(run.book, ModelsOfWeights(run.book))
         self._asked: _Asked | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
         self.unwatched: Location | None = None
