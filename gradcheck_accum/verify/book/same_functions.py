@@ -90,7 +90,7 @@ def same_function(copied: nn.Module, module: nn.Module, is_updated: IsUpdated, d
         and _same_weights(own, other, is_updated, data)
         and (_tracks_alone(own) or _same_buffers(own, other, data))
         and all(alike.same(list(getattr(own, name).values()), list(getattr(other, name).values())) for name in _HOOKS)
-        and alike.same(_attributes(own), _attributes(other))
+        and _same_attributes(own, other, alike)
         for own, other in pairs
     )
 
@@ -136,13 +136,19 @@ def _same_tensor(left: Any, right: Any) -> bool:
     return same_bits(left.detach(), right.detach())
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """What a module keeps in attributes of its own, without results that have a graph: a loss shows what is below."""
-    return {
-        name: value
-        for name, value in module.__dict__.items()
-        if name not in _OF_MODULES and not (isinstance(value, torch.Tensor) and value.grad_fn is not None)
-    }
+def _same_attributes(own: nn.Module, other: nn.Module, alike: _Comparison) -> bool:
+    """Whether modules keep the same in attributes of their own, but for results that have a graph.
+
+    What is computed of such a result shows in the graph of its own loss.
+    """
+    mine, theirs = vars(own), vars(other)
+    names = (name for name in {**mine, **theirs} if name not in _OF_MODULES)
+    compared = [n for n in names if not (_has_graph(mine.get(n)) or _has_graph(theirs.get(n)))]
+    return all(n in mine and n in theirs and alike.same(mine[n], theirs[n]) for n in compared)
+
+
+def _has_graph(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
 class _Comparison:

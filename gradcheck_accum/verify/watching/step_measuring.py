@@ -33,8 +33,9 @@ NO_GRADIENT = (
 )
 PUT_IN = (
     "neither backward() nor torch.autograd.grad() computed the gradients of this step for its own parameters, or for a "
-    "copy that equals the weights when it runs: the micro-batches that they come from are unknown, so compute them for "
-    "these parameters, or fill the copy from them after each step"
+    "copy that equals the weights when it runs, and computes the same: the micro-batches that they come from are "
+    "unknown, so compute them for these parameters, or fill the copy from them, with buffers and settings, after each "
+    "step"
 )
 
 OWN_UPDATES = "the loop itself updates weights"
