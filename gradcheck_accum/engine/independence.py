@@ -36,7 +36,7 @@ from gradcheck_accum.engine.one_sample import (
     may_be_of_a_batch,
     may_write_its_size,
 )
-from gradcheck_accum.engine.prepared_data import own_preparations
+from gradcheck_accum.engine.prepared_data import gather_samples, own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
 from gradcheck_accum.engine.samples import Samples, by_item, by_row, by_sample, data_in, inputs_of, own_leaves
@@ -431,7 +431,7 @@ def _own_failure(error: Exception) -> str:
 def _is_normalised(program: Program, others: Sequence[Program]) -> bool:
     """Whether data was prepared from all rows of a micro-batch, in a way that its loss's units do not account for."""
     window = [program, *(other for other in others if other is not program)]
-    return any(how.whole is None for own in own_preparations(window).values() for how in own)
+    return gather_samples(window) or any(how.whole is None for own in own_preparations(window).values() for how in own)
 
 
 def _groups(count: int) -> Iterator[list[int]]:

@@ -18,7 +18,9 @@ reduction. A number that was converted to a Python number (``.item()``) is treat
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +37,7 @@ _OVER_ROWS = frozenset(
     {
         *("sum", "nansum", "mean", "nanmean", "std", "var", "std_mean", "var_mean", "norm", "vector_norm", "logsumexp"),
         *("max", "min", "amax", "amin", "aminmax", "median", "nanmedian", "quantile", "nanquantile", "prod"),
+        *("mode", "kthvalue", "histc", "cov", "corrcoef"),
         *("softmax", "log_softmax", "softmin", "normalize", "argsort", "sort", "bincount"),
         *("linalg_norm", "linalg_vector_norm", "count_nonzero"),
     }
@@ -165,6 +168,19 @@ class Preparation:
             return False
         alike = again.shape == made[:fewer].shape and again.dtype is made.dtype
         return alike and not torch.allclose(again.double(), made[:fewer].double(), 1e-4, 1e-7, equal_nan=True)
+
+    def depends_on_all_of(self, whole: torch.Tensor, rows: slice) -> bool:
+        """Whether it would be different if ``whole``, of which it was computed, had but some of its rows."""
+        given = [own[rows] if own is whole else own for own in self.raw]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                made, again = self.run(self.raw), self.run(given)
+        except Exception:
+            # The script's own calls run here, on fewer rows: their errors say nothing about the rows.
+            return False
+        alike = again.shape == made.shape and again.dtype is made.dtype
+        return alike and not torch.allclose(again.double(), made.double(), 1e-4, 1e-7, equal_nan=True)
 
     def count(self, weights: torch.Tensor, made: torch.Tensor, *, is_mean: bool) -> torch.Tensor | None:
         """The ``weights`` before it normalized them, by which units are counted; None if it did not.
@@ -380,6 +396,49 @@ def _are_apart(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> boo
         for how, own in zip(each, made, strict=True)
     ]
     return len(set[int]().union(*memories)) == sum(map(len, memories))
+
+
+def gather_samples(programs: Sequence[Any]) -> bool:
+    """Whether a micro-batch prepared data from a tensor that holds the data of several of its samples (`cat(boxes)`).
+
+    What several micro-batches have used is no micro-batch's own: a mean over a window, or over a data set.
+    """
+    used = Counter(address for program in programs for address in {raw.data_ptr() for raw in _raw_of(program)})
+    if len(programs) < 2:
+        return False
+    for program in programs:
+        own = [raw for raw in _raw_of(program) if used[raw.data_ptr()] == 1]
+        data = [leaf for i, leaf in enumerate(program.leaves) if i not in program.prepared] + own
+        gathered = {id(raw): rows for raw in own if (rows := _rows_of_one(raw, data)) is not None}
+        for how in program.prepared.values():
+            found = (raw for raw in how.raw if id(raw) in gathered)
+            if how.is_intact and any(how.depends_on_all_of(raw, gathered[id(raw)]) for raw in found):
+                return True
+    return False
+
+
+def _raw_of(program: Any) -> list[torch.Tensor]:
+    """What a micro-batch's data was prepared from."""
+    return [raw for how in program.prepared.values() for raw in how.raw if is_plain(raw)]
+
+
+def _rows_of_one(whole: torch.Tensor, data: Sequence[torch.Tensor]) -> slice | None:
+    """The rows of the first of several tensors that ``whole`` holds one after the other; None if it does not."""
+    places = sorted(at for own in data if (at := _place(whole, own)) is not None)
+    return slice(*places[0]) if places and places[0][1] <= places[-1][0] else None
+
+
+def _place(whole: torch.Tensor, part: torch.Tensor) -> tuple[int, int] | None:
+    """Where a tensor holds all rows of a shorter one; None if it does not."""
+    if not whole.dim() or not is_plain(part) or whole.dtype is not part.dtype or whole.device != part.device:
+        return None
+    if whole.shape[1:] != part.shape[1:] or not 0 < len(part) < len(whole):
+        return None
+    same = whole[: len(whole) - len(part) + 1] == part[0]
+    for at in same.flatten(1).all(1).nonzero().flatten().tolist() if same.dim() > 1 else same.nonzero()[:, 0].tolist():
+        if torch.equal(whole[at : at + len(part)], part):
+            return at, at + len(part)
+    return None
 
 
 def prepared_alike(each: Sequence[Preparation]) -> bool:

@@ -1,0 +1,100 @@
+"""verify on losses over lists of boxes whose targets were made of those of several images, against plain arithmetic."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from gradcheck_accum.results.verdict import Verdict, VerifyResult
+from gradcheck_accum.verify import observe
+
+pytestmark = pytest.mark.usefixtures("in_float64")
+
+K = 3
+COUNTS = [[3, 4, 1], [2, 2, 5], [4, 1, 3], [1, 2, 3], [3, 3, 4], [1, 4, 2]]
+Boxes = Sequence[torch.Tensor]
+Make = Callable[[Boxes], list[torch.Tensor]]
+"""The targets of a batch's boxes."""
+
+
+def centred(own: Boxes) -> list[torch.Tensor]:
+    middle = torch.cat([*own]).mean(0)
+    return [boxes - middle for boxes in own]
+
+
+def larger_than_most(own: Boxes) -> list[torch.Tensor]:
+    middle = torch.cat([*own]).prod(1).median()
+    return [boxes * (boxes.prod(1, keepdim=True) > middle) for boxes in own]
+
+
+def without_the_most_common(own: Boxes) -> list[torch.Tensor]:
+    common = torch.cat([*own]).mul(3).round().mode(0).values
+    return [boxes * (boxes.mul(3).round() != common) for boxes in own]
+
+
+def middle_alone(own: Boxes) -> list[torch.Tensor]:
+    middle = torch.cat([*own]).mean(0)
+    return [middle for _ in own]
+
+
+def as_they_are(own: Boxes) -> list[torch.Tensor]:
+    return [*own]
+
+
+def watched(make: Make, shared: bool = False) -> tuple[VerifyResult, float]:
+    """The result, and the largest relative error of a step; ``shared`` centres by what all micro-batches use."""
+    torch.manual_seed(0)
+    data = [([torch.rand(n, 4) for n in counts], torch.randn(len(counts), 6)) for counts in COUNTS]
+    everything = torch.cat([boxes for each, _ in data for boxes in each])
+    mean = everything.mean(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+
+    def errors(out: torch.Tensor, targets: Boxes) -> torch.Tensor:
+        each = [(one.expand_as(wanted) - wanted).square().sum() for one, wanted in zip(out, targets, strict=True)]
+        return torch.stack(each).sum()
+
+    worst = 0.0
+    with observe() as observation:
+        for start in range(0, len(data), K):
+            window = data[start : start + K]
+            all_boxes = [boxes for each, _ in window for boxes in each]
+            total = sum(map(len, all_boxes))
+            for each, x in window:
+                made = [boxes - mean for boxes in each] if shared else make(each)
+                (errors(model(x), made) / total).backward()
+            got = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            with torch.no_grad():
+                wanted = [b - mean for b in all_boxes] if shared else make(all_boxes)
+            true = _gradient(copy.deepcopy(model), torch.cat([x for _, x in window]), wanted, total)
+            worst = max(worst, float((got - true).norm() / true.norm()))
+            optimizer.step()
+            optimizer.zero_grad()
+    return observation.result(), worst
+
+
+def _gradient(model: nn.Module, x: torch.Tensor, targets: Boxes, total: int) -> torch.Tensor:
+    """By hand: the derivative of the squared errors at the outputs, and from there through the model."""
+    out = model(x)
+    slopes = torch.stack(
+        [2 * (one.expand_as(w) - w).reshape(-1, 4).sum(0) for one, w in zip(out.detach(), targets, strict=True)]
+    )
+    return torch.cat([g.flatten() for g in torch.autograd.grad(out, [*model.parameters()], slopes / total)])
+
+
+@pytest.mark.parametrize("make", [centred, larger_than_most, without_the_most_common, middle_alone])
+def test_targets_that_were_made_of_several_images_are_not_passed(make: Make) -> None:
+    result, error = watched(make)
+    assert error > 1e-3
+    assert result.verdict is Verdict.INCONCLUSIVE, result.reason
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_targets_of_their_own_image_or_of_all_data_are(shared: bool) -> None:
+    result, error = watched(as_they_are, shared)
+    assert error < 1e-12
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
