@@ -409,10 +409,10 @@ def gather_samples(programs: Sequence[Any]) -> bool:
     for program in programs:
         own = [raw for raw in _raw_of(program) if used[raw.data_ptr()] == 1]
         data = [leaf for i, leaf in enumerate(program.leaves) if i not in program.prepared] + own
-        gathered = {id(raw): rows for raw in own if (rows := _rows_of_one(raw, data)) is not None}
+        gathered = {id(raw): parts for raw in own if (parts := _parts_of(raw, data))}
         for how in program.prepared.values():
             found = (raw for raw in how.raw if id(raw) in gathered)
-            if how.is_intact and any(how.depends_on_all_of(raw, gathered[id(raw)]) for raw in found):
+            if how.is_intact and any(how.depends_on_all_of(raw, rows) for raw in found for rows in gathered[id(raw)]):
                 return True
     return False
 
@@ -422,10 +422,10 @@ def _raw_of(program: Any) -> list[torch.Tensor]:
     return [raw for how in program.prepared.values() for raw in how.raw if is_plain(raw)]
 
 
-def _rows_of_one(whole: torch.Tensor, data: Sequence[torch.Tensor]) -> slice | None:
-    """The rows of the first of several tensors that ``whole`` holds one after the other; None if it does not."""
+def _parts_of(whole: torch.Tensor, data: Sequence[torch.Tensor]) -> list[slice]:
+    """The rows of the first and the last of several tensors that ``whole`` holds one after the other."""
     places = sorted(at for own in data if (at := _place(whole, own)) is not None)
-    return slice(*places[0]) if places and places[0][1] <= places[-1][0] else None
+    return [slice(*places[0]), slice(*places[-1])] if places and places[0][1] <= places[-1][0] else []
 
 
 def _place(whole: torch.Tensor, part: torch.Tensor) -> tuple[int, int] | None:
