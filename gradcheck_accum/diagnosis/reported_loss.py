@@ -182,8 +182,8 @@ def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]
     """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1.
 
     And where those were divided whose weight is not known, but that were divided by K according to the source: what
-    else they were multiplied by before is in what is shown of them as well. One term that was not divided shows that
-    the whole loss was not.
+    else they were multiplied by before is in what is shown of them as well. The terms of one loss may be of both kinds.
+    One term that was not divided shows that the whole loss was not.
     """
     shares: dict[Location, list[float | None]] = {}
     by_name: dict[Location, list[Location | None]] = {}
@@ -214,7 +214,8 @@ def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]
     named = {
         where: {place for place in own if place is not None}
         for where, own in by_name.items()
-        if None not in own and len(own) == len(shares[where])
+        if None not in own
+        if all(account.same(share * account.steps, 1.0) for share in shares[where] if share is not None)
     }
     return scaled | dict.fromkeys(named, account.steps), frozenset[Location]().union(*named.values())
 
