@@ -605,3 +605,83 @@ def test_what_is_reported_after_many_micro_batches_is_read_as_well(report: str, 
     undone = kept.replace(".item()", ".item() * K")
     if "updates" not in report and "sum" not in report:
         assert not is_flagged(each=f"{undone}\n            {report}")
+
+
+OF_A_SHORT_WINDOW = """\
+import torch
+
+def train(model, loader, optimizer, criterion, K):
+    for epoch in range(2):
+        for i, (x, y) in enumerate(loader):
+            raw = criterion(model(x), y)
+            loss = raw / {divisor}
+            loss.backward()
+            if {boundary}:
+                optimizer.step()
+                optimizer.zero_grad()
+            {each}
+        {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "flagged"),
+    [
+        # What the last micro-batches of a pass are divided by is K, though they are no whole window.
+        ({"after": "print('loss', loss.item())"}, True),
+        ({"after": "print('epoch {}: {:.4f}'.format(epoch, loss))"}, True),
+        ({"after": "print('loss', loss.item() * K)"}, False),
+        ({"after": "print('loss', raw.item())"}, False),
+        (
+            {
+                "after": "print('loss', loss.item())",
+                "divisor": "min(K, len(loader) - i // K * K)",
+                "boundary": "(i + 1) % K == 0 or i + 1 == len(loader)",
+            },
+            False,
+        ),
+        # The first window is one micro-batch, at 1/K, and is the only one that is shown.
+        ({"each": "if i == 0: print(loss.item())", "boundary": "i % K == 0"}, True),
+        ({"each": "if i == 0: print(raw.item())", "boundary": "i % K == 0"}, False),
+    ],
+)
+def test_the_loss_of_a_short_window_that_was_divided_by_k(places: dict[str, str], flagged: bool) -> None:
+    defaults = {"divisor": "K", "boundary": "(i + 1) % K == 0", "each": "pass", "after": "pass"}
+    assert ("GA802" in codes_in(OF_A_SHORT_WINDOW.format(**(defaults | places)))) is flagged
+
+
+OF_MIXED_WEIGHTS = """\
+import torch
+from elsewhere import settings
+near, far = torch.nn.MSELoss(), torch.nn.L1Loss()
+
+def train(model, loader, optimizer, K):
+    for i, (x, y) in enumerate(loader):
+        out = model(x)
+        first, second = near(out, y), {second}
+        raw = loss = settings.a * first + second
+        {divide}
+        loss.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        print(i, {shown})
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "flagged"),
+    [
+        ({"divide": "loss = loss / K"}, True),
+        ({"divide": "loss = loss / K", "shown": "loss.item() * K"}, False),
+        ({"divide": "loss = loss / K", "shown": "raw.item()"}, False),
+        # One of the terms was not divided, or was divided twice, or by what is no K.
+        ({"second": "settings.b * near(out, y)", "divide": "loss = settings.a * first / K + second"}, False),
+        ({"second": "far(out, y) * 1.0", "divide": "loss = settings.a * first / K + second"}, False),
+        ({"second": "far(out, y) / K", "divide": "loss = (settings.a * first + second) / K"}, False),
+        ({"divide": "loss = loss / settings.temperature"}, False),
+    ],
+)
+def test_terms_of_known_and_of_unknown_weight_that_k_divides(places: dict[str, str], flagged: bool) -> None:
+    defaults = {"second": "far(out, y)", "shown": "loss.item()"}
+    assert ("GA802" in codes_in(OF_MIXED_WEIGHTS.format(**(defaults | places)))) is flagged

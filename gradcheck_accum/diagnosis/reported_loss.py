@@ -41,12 +41,12 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
     if places and account.readings.may_be_exchanged(account.windows):
         return  # which of two equal divisions a loss was shown after is known, and not which of them is by K
     accumulation = account.readings.scaled_at(account.windows) | by_name if places else frozenset[Location]()
-    full = {e.backward.micro_batch for w in account.full() for e in w.entries} if places else set[int]()
+    whole = _divided_as_in_full_windows(account, accumulation) if places else set[int]()
     shorter = [w for w in (*account.known(), *account.abandoned) if w.micro_batches < account.steps] if places else []
     short = {e.backward.micro_batch for w in shorter for e in w.entries}
     for (where, shown_at), events in places.items():
-        # What a shorter window's losses are divided by is their own number, and may be 1.
-        events = [event for event in events if not event.as_read or event.losses[0].micro_batch in full]
+        # What a shorter window's losses are divided by may be their own number, and may be 1.
+        events = [event for event in events if not event.as_read or event.losses[0].micro_batch in whole]
         each_kind = [_kind(account, event, accumulation, scaled[event.backward]) for event in events]
         # One micro-batch's loss may be a sum that is still growing, and of a shorter window's another share is shown.
         kinds = {
@@ -92,6 +92,21 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
             )
             advice = "add up the loss of every micro-batch, before it is divided for accumulation"
         yield diagnosis("GA802", where, said, advice)
+
+
+def _divided_as_in_full_windows(account: Account, accumulation: Collection[Location]) -> set[int]:
+    """The micro-batches of full windows, and those of shorter ones whose losses were divided by K all the same."""
+    full = {entry.backward.micro_batch for window in account.full() for entry in window.entries}
+    backwards = [event for event in account.ledger.trace.events if isinstance(event, Backward)]
+    return full | {
+        backward.micro_batch for backward in backwards if _is_divided_by_steps(account, backward, accumulation)
+    }
+
+
+def _is_divided_by_steps(account: Account, backward: Backward, accumulation: Collection[Location]) -> bool:
+    """Whether each term of a loss was divided by K, all in all, where losses are scaled for the accumulation."""
+    own = [[factor.value or 0.0 for factor in term.factors if factor.where in accumulation] for term in backward.terms]
+    return bool(own) and all(account.same(math.prod(values) * account.steps, 1.0) for values in own)
 
 
 def _holds_of(micro_batches: Collection[int], event: LossShown) -> bool:
@@ -167,8 +182,8 @@ def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]
     """By what the losses of each backward were themselves divided: by K, so that full windows are right, or by 1.
 
     And where those were divided whose weight is not known, but that were divided by K according to the source: what
-    else they were multiplied by before is in what is shown of them as well. One term that was not divided shows that
-    the whole loss was not.
+    else they were multiplied by before is in what is shown of them as well. The terms of one loss may be of both kinds.
+    One term that was not divided shows that the whole loss was not.
     """
     shares: dict[Location, list[float | None]] = {}
     by_name: dict[Location, list[Location | None]] = {}
@@ -199,7 +214,8 @@ def _scaled(account: Account) -> tuple[dict[Location, int], frozenset[Location]]
     named = {
         where: {place for place in own if place is not None}
         for where, own in by_name.items()
-        if None not in own and len(own) == len(shares[where])
+        if None not in own
+        if all(account.same(share * account.steps, 1.0) for share in shares[where] if share is not None)
     }
     return scaled | dict.fromkeys(named, account.steps), frozenset[Location]().union(*named.values())
 
