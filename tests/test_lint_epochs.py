@@ -323,3 +323,35 @@ def train(model, loader, optimizer, settings, accumulate):
 def test_how_many_batches_islice_takes_of_a_pass_is_no_window(most: str, left_over: list[str]) -> None:
     assert codes(AS_FAR_AS.format(most=most, scaling=" / accumulate")) == left_over
     assert codes(AS_FAR_AS.format(most=most, scaling="")) == ["GA101", *left_over]
+
+
+COUNTS_ALL = (
+    HEAD
+    + """\
+def train(model, loader, optimizer, settings, accumulate):
+    for epoch in range({first}):
+        for n, (x, y) in enumerate(loader):
+            done = len(loader) * {passes} + n + 1
+            (nn.functional.cross_entropy(model(x), y) / accumulate).backward()
+            if done % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "passes"),
+    [
+        ("1, settings.epochs + 1", "(epoch - 1)"),
+        ("settings.first, settings.epochs + 1", "(epoch - 1)"),
+        ("settings.first, settings.epochs", "epoch"),
+        ("settings.epochs", "epoch"),
+    ],
+)
+def test_epochs_are_counted_from_where_their_range_begins(first: str, passes: str) -> None:
+    assert codes(COUNTS_ALL.format(first=first, passes=passes)) == []
+
+
+def test_a_count_that_begins_a_pass_too_late_is_off() -> None:
+    assert "GA302" in codes(COUNTS_ALL.format(first="1, settings.epochs + 1", passes="epoch"))

@@ -438,7 +438,8 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         if len(bounds) == 3 and isinstance(bounds[0], Num) and isinstance(bounds[2], Num):
             along = frozenset({v.POSITION})
             return [Num(bounds[0].value, along), Num(bounds[0].value + bounds[2].value, along)]
-        return [Num(0), Num(1)]
+        first = int(_first_of(bounds).value)
+        return [Num(first), Num(first + 1)]
     if not run.reach.steps(loop.body) and len(bounds) == 1 and run.reach.backward_in(loop.body):
         # Backward inside, the step outside: this range is the window itself.
         bind_steps(run, bounds[0])
@@ -548,14 +549,26 @@ def _note_turns(run: State, bounds: Sequence[Any], turns: int) -> None:
     """Remember how many turns stand for an unknown number of epochs: schedules are planned by it."""
     if not 1 <= len(bounds) <= 2:
         return
-    first, last = (bounds[0] if len(bounds) > 1 else Num(0)), bounds[-1]
+    first, last = bounds[0] if len(bounds) > 1 else Num(0), bounds[-1]
     if _is_beginning(first):
-        first = Num(0)
-    if isinstance(last, v.Computed) and last.op is Operator.ADD and isinstance(last.right, Num):
+        first = _first_of(bounds)
+    if _is_one_later(last):
         # `range(1, epochs + 1)` has as many turns as there are epochs.
         last, turns = last.left, turns - int(last.right.value)
     if isinstance(last, Symbol) and last.name and isinstance(first, Num) and turns + first.value > 0:
         run.iterated.turns[last.name] = turns + int(first.value)
+
+
+def _first_of(bounds: Sequence[Any]) -> Num:
+    """What epochs are counted from: 1, where the source does not show it and they end with the last of their number."""
+    if len(bounds) > 1 and isinstance(bounds[0], Num):
+        return Num(bounds[0].value)
+    return Num(1 if len(bounds) > 1 and _is_one_later(bounds[-1]) else 0)
+
+
+def _is_one_later(last: Any) -> bool:
+    """Whether the end of a range is written as what comes after a number (``epochs + 1``)."""
+    return isinstance(last, v.Computed) and last.op is Operator.ADD and last.right == Num(1)
 
 
 def _is_beginning(value: Any) -> bool:
