@@ -10,7 +10,7 @@ from typing import Any
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import choose, settled
 from gradcheck_accum.lint.interpreter.assignment import assign
-from gradcheck_accum.lint.interpreter.iteration import items_of
+from gradcheck_accum.lint.interpreter.iteration import has_grown, items_of
 from gradcheck_accum.lint.program.torch_names import CASTS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
@@ -92,21 +92,9 @@ def _comprehended(
         if all(choose(run, test, inner, ()) for test in generator.ifs):
             with run.calls.in_turn(number):
                 results.append(run.evaluate(elt, inner))
-    if _is_as_long_as_a_guess(run, source):
+    if has_grown(run, source):
         run.iterated.grown[id(results)] = results
     return results
-
-
-def _is_as_long_as_a_guess(run: State, source: Any) -> bool:
-    """Whether what a comprehension goes through has grown in a loop whose turns are guessed: so has what it makes."""
-    match source:
-        case list():
-            return id(source) in run.iterated.grown
-        case ("enumerate", inner, _):
-            return _is_as_long_as_a_guess(run, inner)
-        case ("zip", *sources):
-            return any(_is_as_long_as_a_guess(run, one) for one in sources)
-    return False
 
 
 def _each_of_outputs(source: Any) -> Any:
