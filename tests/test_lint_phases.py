@@ -81,3 +81,62 @@ def test_where_one_comes_back_it_is_not_known_whose_gradients_are_left() -> None
 def test_one_line_may_serve_several_phases() -> None:
     codes = codes_in(ALTERNATING.format(order="(first, second)"))
     assert "GA101" in codes
+
+
+TURNS = """\
+import torch
+
+def train(agent, optimizer, K=4):
+    for phase in range(3):
+        for batch in agent.recent():
+            optimizer.zero_grad()
+            agent.policy_loss(batch).backward()
+            optimizer.step()
+        {between}
+        for epoch in range(2):
+            for i, batch in enumerate(agent.memory()):
+                (agent.value_loss(batch) / K).backward()
+                if (i + 1) % K == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            {after}
+"""
+
+
+def in_turns(between: str, after: str = "optimizer.zero_grad()", source: str = TURNS) -> list[tuple[str, int]]:
+    findings = lint_source(source.format(between=between, after=after), "train.py")
+    return [(finding.mistake.code, finding.where.line) for finding in findings]
+
+
+def test_what_one_loop_leaves_over_interrupts_no_window_of_another_of_the_same_optimizer() -> None:
+    # Five batches, K = 4: the fifth is cleared at line 6, or by the next epoch's end. No step of line 8 counts to 4.
+    assert in_turns("optimizer.zero_grad()", after="pass") == [("GA301", 14)]
+    assert in_turns("optimizer.zero_grad()") == [("GA301", 14)]
+
+
+def test_a_window_begins_with_what_the_last_step_of_another_loop_has_used() -> None:
+    assert in_turns("pass") == [("GA203", 14), ("GA301", 14)]
+    said = [f.message for f in lint_source(TURNS.format(between="pass", after="pass"), "train.py")]
+    assert any("the gradients that the step at line 8 has used are not cleared" in one for one in said)
+
+
+def test_a_window_of_two_backwards_with_one_step_is_interrupted() -> None:
+    source = """\
+import torch
+
+def train(model, loader, optimizer, K=4):
+    for epoch in range(2):
+        for i, (x, y) in enumerate(loader):
+            if i % 2:
+                (model.one(x, y) / K).backward()
+            else:
+                (model.other(x, y) / K).backward()
+            if i == 5:
+                optimizer.zero_grad()
+            if (i + 1) % K == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        optimizer.zero_grad()
+"""
+    found = [(f.mistake.code, f.where.line) for f in lint_source(source, "train.py")]
+    assert ("GA303", 13) in found

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis, interrupted, plural
 from gradcheck_accum.diagnosis.assumed_numbers import counts_windows
 from gradcheck_accum.ledger.events import Backward, Cause, Opaque, Step, ZeroGrad
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.windows import ByProduct, Entry, Fate, Window
 from gradcheck_accum.wording import message
 
@@ -22,7 +23,7 @@ def find_zeroing(account: Account) -> Iterator[Diagnosis]:
             continue
         live = window.with_fate(Fate.LIVE)
         cause = wiped[-1].wiped_by
-        if cause is None or _left_by_an_earlier_pass(wiped, live):
+        if cause is None or _left_by_an_earlier_pass(wiped, live) or _left_by_another_loop(account, wiped, live):
             continue
         if window.index in exceptions:
             yield _interrupted(account, window, window.step, cause)
@@ -60,6 +61,23 @@ def _left_by_an_earlier_pass(wiped: Sequence[Entry], live: Sequence[Entry]) -> b
     """Whether what was cleared is the remainder of an earlier pass, which GA301 reports."""
     gone, used = ({entry.backward.epoch for entry in entries} for entries in (wiped, live))
     return bool(used) and None not in gone | used and gone.isdisjoint(used)
+
+
+def _left_by_another_loop(account: Account, wiped: Sequence[Entry], live: Sequence[Entry]) -> bool:
+    """Whether what was cleared is what another loop of the training left over: GA301 reports it.
+
+    Each of the two has backwards of its own, and a step of its own that uses these alone.
+    """
+    gone, used = ({entry.backward.where for entry in entries} for entries in (wiped, live))
+    loops: dict[frozenset[bool], set[Location]] = {}
+    for window in account.known():
+        if window.step is not None:
+            own = {entry.backward.where for entry in window.with_fate(Fate.LIVE)}
+            whose = frozenset(where in gone for where in own if where in gone | used)
+            loops.setdefault(whose, set()).add(window.step.where)
+    theirs, ours = (loops.get(frozenset({of}), set[Location]()) for of in (True, False))
+    mixed = frozenset({True, False}) in loops
+    return bool(theirs and ours) and theirs.isdisjoint(ours) and not mixed
 
 
 def _interrupted(account: Account, window: Window, step: Step, cause: ZeroGrad) -> Diagnosis:
@@ -160,6 +178,17 @@ def _partly_cleared(account: Account) -> Iterator[Diagnosis]:
             return
 
 
+def _used_by(account: Account, window: Window) -> Step | None:
+    """The step that has used the gradients of earlier windows which are in this one, where that is one step."""
+    stale = {id(entry.backward) for entry in window.with_fate(Fate.STALE)}
+    users = {
+        w.step.where: w.step
+        for w in account.windows
+        if w.step is not None and any(id(entry.backward) in stale for entry in w.with_fate(Fate.LIVE))
+    }
+    return next(iter(users.values())) if len(users) == 1 else None
+
+
 def find_stale(account: Account) -> Iterator[Diagnosis]:
     """GA203, GA204: entries of earlier windows that are in this one."""
     yield from _partly_cleared(account)
@@ -194,6 +223,17 @@ def find_stale(account: Account) -> Iterator[Diagnosis]:
                 f"): the gradient that this step uses {held}",
             ),
             f"clear the gradients of {account.store} too, after the step",
+            *stale,
+            states_steps=is_fact,
+        )
+        return
+    before = _used_by(account, window)
+    if before is not None and before.where != window.step.where:
+        yield diagnosis(
+            "GA203",
+            window.step.where,
+            message("the gradients that the step at ", before.where, f" has used are not cleared: this one {held}"),
+            "call zero_grad() after that step, too",
             *stale,
             states_steps=is_fact,
         )

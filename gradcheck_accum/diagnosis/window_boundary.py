@@ -18,7 +18,8 @@ from gradcheck_accum.diagnosis.account import (
 )
 from gradcheck_accum.diagnosis.assumed_numbers import if_any_is_left_over, says_steps_by_name, steps_in_words
 from gradcheck_accum.diagnosis.clearing import clears_every_batch
-from gradcheck_accum.ledger.events import Reduction, Step
+from gradcheck_accum.ledger.events import Reduction
+from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.passes import KnownBy
 from gradcheck_accum.ledger.stated_names import names_size, names_steps
 from gradcheck_accum.ledger.windows import Fate, Window
@@ -26,19 +27,20 @@ from gradcheck_accum.ledger.windows import Fate, Window
 
 def find_remainder(account: Account) -> Iterator[Diagnosis]:
     """GA301: entries that no step consumed, or that leaked into a later pass's first window."""
-    if not account.ledger.trace.complete or not all(w.is_followed for w in (*account.windows, *account.abandoned)):
+    if not account.ledger.trace.complete or not all(w.is_followed for w in account.windows):
         return
+    # What is done after the last step may use what is left there: it undoes no leak into a window before.
+    is_followed = all(w.is_followed for w in account.abandoned)
     spans = [w for w in account.windows if w.spans_passes]
     # A counter that no epoch resets lets windows run on over the epoch's end: nothing is lost but what is left when
     # training ends, and that is none where the lengths or the number of the passes are only the engine's assumption.
     rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
     trace = account.ledger.trace
     lost = [w for w in account.abandoned if not (rolls_on and (trace.assumed_length or trace.assumed_turns))]
-    if account.steps == 1 and trace.assumed_length:
+    if not is_followed or (account.steps == 1 and trace.assumed_length):
         lost = []  # windows of one leave no remainder, whatever the length is
     lost = [w for w in lost if not (trace.assumed_turns and _makes_up_for_a_short_first(account, w))]
-    step = _usual_step(account)
-    if step is None or clears_every_batch(account):
+    if not any(w.step for w in account.windows) or clears_every_batch(account):
         return  # a loop that clears every micro-batch except a step's own loses a remainder's no more than the others'
     help = "after the loop, step once more for the remaining micro-batches, dividing by their number"
     longer = outgrowing(account)
@@ -49,10 +51,10 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     stated = not account.ledger.trace.assumed_length or not says_steps_by_name(account)
     for window in leaks:
         message = _leaks(account, window, bool(lost))
-        yield diagnosis("GA301", step.where, message, help, window, states_steps=stated)
+        yield diagnosis("GA301", _usual_step(account, window), message, help, window, states_steps=stated)
     for window in lost:
         message = _never_reaches(account, window)
-        yield diagnosis("GA301", step.where, message, help, states_steps=stated)
+        yield diagnosis("GA301", _usual_step(account, window), message, help, states_steps=stated)
 
 
 def _makes_up_for_a_short_first(account: Account, window: Window) -> bool:
@@ -141,12 +143,13 @@ def _leaves_some(account: Account) -> bool:
     return bool(account.abandoned) or account.windows[-1].micro_batches < account.steps
 
 
-def _usual_step(account: Account) -> Step | None:
-    steps = [w.step for w in account.windows if w.step is not None]
-    if not steps:
-        return None
-    places = Counter(step.where for step in steps)
-    return max(steps, key=lambda step: places[step.where])
+def _usual_step(account: Account, window: Window) -> Location:
+    """The step that most windows have whose gradients are made where this one's are: that of its own loop."""
+    made = {entry.backward.where for entry in window.entries}
+    stepped = [(w.step.where, w) for w in account.windows if w.step is not None]
+    own = [where for where, w in stepped if any(entry.backward.where in made for entry in w.with_fate(Fate.LIVE))]
+    places = Counter(own or [where for where, _ in stepped])
+    return max(places, key=lambda where: places[where])
 
 
 def find_off_by_one(account: Account) -> Iterator[Diagnosis]:

@@ -349,10 +349,13 @@ def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, bod
     """Whether a guard ends training after so many steps, which is the only pass over the data.
 
     It compares a count that has grown, but not with every micro-batch, with a setting. The source says so how long
-    training is, and not that the data end before. A guard between passes ends none.
+    training is, and not that the data end before. A guard between passes ends none. What is set back where something
+    has got better (early stopping) says nothing of how long training is.
     """
     is_only_pass = run.loops.depth == run.loops.passes == run.recorder.passes == 1
     if not is_only_pass or not run.reach.ends_loop(body):
+        return False
+    if isinstance(test, syntax.Compare) and run.reach.is_set_back(test.left):
         return False
     asked = run.recorder.ends.get(_end_of_training(run, test, scope), {})
     counts = list(asked.values())

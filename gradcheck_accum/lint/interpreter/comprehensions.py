@@ -10,7 +10,7 @@ from typing import Any
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.conditions import choose, settled
 from gradcheck_accum.lint.interpreter.assignment import assign
-from gradcheck_accum.lint.interpreter.iteration import items_of
+from gradcheck_accum.lint.interpreter.iteration import has_grown, items_of
 from gradcheck_accum.lint.program.torch_names import CASTS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.knowledge import ASSUMED_STEPS
@@ -92,6 +92,8 @@ def _comprehended(
         if all(choose(run, test, inner, ()) for test in generator.ifs):
             with run.calls.in_turn(number):
                 results.append(run.evaluate(elt, inner))
+    if has_grown(run, source):
+        run.iterated.grown[id(results)] = results
     return results
 
 

@@ -661,9 +661,19 @@ def is_guessed(run: State, source: Any) -> bool:
     match source:
         case v.Loader():
             return source.length is None
-        case list() | tuple() if id(source) in run.iterated.grown:
-            return True
-    return items_of(run, source, v.LONGEST_LIST) is None
+    return has_grown(run, source) or items_of(run, source, v.LONGEST_LIST) is None
+
+
+def has_grown(run: State, source: Any) -> bool:
+    """Whether what a loop goes through has grown in one whose turns are guessed: its own are as many."""
+    match source:
+        case list():
+            return id(source) in run.iterated.grown
+        case ("enumerate", inner, _):
+            return has_grown(run, inner)
+        case ("zip", *sources):
+            return any(has_grown(run, one) for one in sources)
+    return False
 
 
 def _consumes(inner: _Inner, loop: syntax.For) -> bool:

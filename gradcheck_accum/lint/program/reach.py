@@ -298,6 +298,25 @@ class Reach:
         return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
 
     @remembered
+    def is_set_back(self, count: syntax.Expression) -> bool:
+        """Whether a condition either adds to a count or sets it back to a number, as early stopping does."""
+        return text_of(count) in self._set_back
+
+    @cached_property
+    def _set_back(self) -> frozenset[str]:
+        """The names of such counts."""
+        found: set[str] = set()
+        for node in (n for facts in self._facts for n in walk(facts.module)):
+            if isinstance(node, syntax.If) and node.orelse:
+                sides = [[n for statement in side for n in walk(statement)] for side in (node.body, node.orelse)]
+                added = [{text_of(n.target) for n in side if isinstance(n, syntax.AugAssign)} for side in sides]
+                bound = [
+                    {text_of(n.targets[0]) for n in side if isinstance(n, syntax.Assign) and _is_a_number(n.value)}
+                    for side in sides
+                ]
+                found |= (added[0] & bound[1]) | (added[1] & bound[0])
+        return frozenset(found)
+
     def ends_loop(self, body: Sequence[syntax.Statement]) -> bool:
         """Whether a block ends the loop around it: itself, or by a flag that the loop asks (``stop = True``)."""
         match body[-1] if body else None:
@@ -684,3 +703,7 @@ def _is_true(node: syntax.Expression) -> bool:
 
 def _is_prime(number: int) -> bool:
     return all(number % divisor for divisor in range(2, number))
+
+
+def _is_a_number(node: syntax.Expression) -> bool:
+    return isinstance(node, syntax.Constant) and isinstance(node.value, (int, float))
