@@ -438,8 +438,8 @@ def _range(run: State, bounds: Sequence[Any], loop: syntax.For, trains: bool) ->
         if len(bounds) == 3 and isinstance(bounds[0], Num) and isinstance(bounds[2], Num):
             along = frozenset({v.POSITION})
             return [Num(bounds[0].value, along), Num(bounds[0].value + bounds[2].value, along)]
-        first = int(_first_of(bounds).value)
-        return [Num(first), Num(first + 1)]
+        begins = _first_of(bounds).value
+        return [Num(begins), Num(begins + 1)]
     if not run.reach.steps(loop.body) and len(bounds) == 1 and run.reach.backward_in(loop.body):
         # Backward inside, the step outside: this range is the window itself.
         bind_steps(run, bounds[0])

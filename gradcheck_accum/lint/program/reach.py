@@ -297,7 +297,6 @@ class Reach:
         """Whether any of the statements changes gradients, or leaves the block around it."""
         return any(self._any(self._to_gradients, s) or any(isinstance(n, _LEAVES) for n in walk(s)) for s in body)
 
-    @remembered
     def is_set_back(self, count: syntax.Expression) -> bool:
         """Whether a condition either adds to a count or sets it back to a number, as early stopping does."""
         return text_of(count) in self._set_back
@@ -317,6 +316,7 @@ class Reach:
                 found |= (added[0] & bound[1]) | (added[1] & bound[0])
         return frozenset(found)
 
+    @remembered
     def ends_loop(self, body: Sequence[syntax.Statement]) -> bool:
         """Whether a block ends the loop around it: itself, or by a flag that the loop asks (``stop = True``)."""
         match body[-1] if body else None:
