@@ -118,3 +118,58 @@ for i in range(16):
 def test_graphs_that_are_let_go_grow_again_where_losses_are_kept(shown: str, codes: list[str], tmp_path: Path) -> None:
     result = watch_source(SHOWN.format(shown=shown), tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == codes
+
+
+ENDED = """
+import torch
+from torch import nn
+torch.manual_seed(6)
+class Collector:
+    def __init__(self, model, optimizer, every):
+        self.model, self.optimizer, self.every = model, optimizer, every
+        self.held = 0
+    def add(self, loss):
+        loss.backward()
+        self.held += 1
+        if self.held == self.every:
+            for p in self.model.parameters():
+                p.grad /= self.held
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.held = 0
+def fit(parts={steps}, heads={steps}):
+    model = nn.Linear(6, 2)
+    collector = Collector(model, torch.optim.SGD(model.parameters(), lr=0.1), every=parts)
+    for i in range(5 * parts):
+        x, y = torch.randn({rows}, 6), torch.randn({rows}, 2)
+        collector.add(nn.functional.mse_loss(model(x), y){scale})
+fit()
+"""
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(4, 4), (3, 5)])
+@pytest.mark.parametrize(
+    ("scale", "verdict", "codes"),
+    [
+        ("", Verdict.EQUIVALENT, []),
+        (" / parts", Verdict.DEVIATES, ["GA102"]),
+        (" / heads", Verdict.EQUIVALENT, []),
+    ],
+)
+def test_a_number_that_a_function_was_passed_once_is_known_after_it_has_ended(
+    scale: str, verdict: Verdict, codes: list[str], steps: int, rows: int, tmp_path: Path
+) -> None:
+    """What the collector counts to is the function's ``parts``, and not its ``heads``, which is as many."""
+    result = watch_source(ENDED.format(scale=scale, steps=steps, rows=rows), tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+
+
+def test_data_at_the_place_of_a_gradient_that_was_let_go_is_no_gradient(tmp_path: Path) -> None:
+    """What divides the gradients is read, whatever was multiplied in memory that they had before."""
+    source = ENDED.replace("lr=0.1", "lr=0.1, momentum=0.9").replace(
+        "            self.held = 0\n",
+        "            self.held = 0\n            self.made = "
+        "[torch.zeros(p.shape).mul_(2) for p in self.model.parameters() for _ in range(16)]\n",
+    )
+    result = watch_source(source.format(scale=" / parts", steps=3, rows=5), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == ["GA102"], result.reason

@@ -121,8 +121,8 @@ def _given(name: str, function: Function, place: Place) -> tuple[tuple[ast.expr,
     """What the caller of a frame's function passed for a parameter, and how far up the stack it was searched."""
     called, frame, depth = place.frame, place.frame, place.depth
     cls = place.syntax.class_of(function)
-    if frame is None and cls is not None and getattr(function, "name", "") == "__init__":
-        return _made_with(name, function, cls, place), depth
+    if frame is None and (cls is None or getattr(function, "name", "") == "__init__"):
+        return _passed_once(name, function, cls, place), depth
     while called is not None and frame is not None and depth < MOST_FRAMES:
         frame, depth = frame.f_back, depth + 1
         if frame is None or not is_followed(frame):
@@ -145,12 +145,18 @@ def _given(name: str, function: Function, place: Place) -> tuple[tuple[ast.expr,
     return None, depth
 
 
-def _made_with(name: str, function: Function, cls: ast.ClassDef, place: Place) -> tuple[ast.expr, Place] | None:
-    """What was passed for a parameter when an object was created, if only one place of the file creates its class."""
+def _passed_once(
+    name: str, function: Function, cls: ast.ClassDef | None, place: Place
+) -> tuple[ast.expr, Place] | None:
+    """What was passed for a parameter of a function that has ended, if only one place of the file calls it.
+
+    An object's ``__init__`` is called where its class, ``cls``, is.
+    """
+    called = getattr(function if cls is None else cls, "name", "")
     calls = [
         node
         for node in place.syntax.walk(place.syntax.tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == cls.name
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == called
     ]
     if len(calls) != 1:
         return None

@@ -62,8 +62,14 @@ class GradientOperations:
             self._places = self._book.places()
         # A tensor of a transform has no memory of its own, and no gradient of the loop's is one.
         own = (t for t in targets if type(t) is torch.Tensor and not is_wrapped(t))
-        keys = (self._places.get(t.data_ptr()) for t in own)
-        return [key for key in keys if key is not None]
+        at = ((self._places.get(t.data_ptr()), t) for t in own)
+        return [key for key, t in at if key is not None and self._is_gradient(key, t)]
+
+    def _is_gradient(self, key: int, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is at a parameter's gradient now: one that was let go since leaves its place to others."""
+        parameter = self._book.parameters.get(key)
+        gradient = None if parameter is None else parameter.grad
+        return gradient is not None and gradient.data_ptr() == tensor.data_ptr()
 
     @property
     def limits(self) -> dict[int, float]:
