@@ -173,3 +173,34 @@ def test_data_at_the_place_of_a_gradient_that_was_let_go_is_no_gradient(tmp_path
     )
     result = watch_source(source.format(scale=" / parts", steps=3, rows=5), tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == ["GA102"], result.reason
+
+
+SHARES = """
+import torch
+from torch import nn
+torch.manual_seed(7)
+K = 2
+sizes = [3, 3, 4, 4, 6, 6]
+batches = [(torch.randn(n, 6), torch.randn(n, 2)) for n in sizes]
+totals = [sum(sizes[first:first + K]) for first in range(0, len(sizes), K)]
+model = nn.Linear(6, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(batches):
+    loss = nn.functional.mse_loss(model(x), y)
+    loss = loss * (len(y) / totals[i // K]){scale}
+    loss.backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "verdict", "codes"), [("", Verdict.EQUIVALENT, []), (" / K", Verdict.DEVIATES, ["GA102"])]
+)
+def test_a_share_of_the_rows_that_is_as_much_as_1_by_k_in_every_window(
+    scale: str, verdict: Verdict, codes: list[str], tmp_path: Path
+) -> None:
+    """The micro-batches of each window are of one size, so that K divides once more what their rows have divided."""
+    result = watch_source(SHARES.format(scale=scale), tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason

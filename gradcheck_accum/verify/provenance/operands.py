@@ -67,12 +67,25 @@ def parts_of_operand(frame: FrameType) -> tuple[Part, ...]:
     """
     operand = read_once(frame, _read_operand)
     home = _caller(frame, operand.depth) if operand.sides else frame
-    read = [(steps_of(side, home), origins, inverted) for side, origins, inverted in operand.sides]
+    read = [(_number_of(side, home), origins, inverted) for side, origins, inverted in operand.sides]
     known: list[Part] = [(float(value), own, inverted) for value, own, inverted in read if value is not None]
     rest: list[Part] = [(None, own, inverted) for value, own, inverted in read if value is None]
     if not known or len(rest) > 1:
         return ((None, operand.origins, bool(rest) and all(inverted for *_, inverted in rest)),)
     return (*known, *rest) if rest else (*known[:-1], (None, known[-1][1], known[-1][2]))
+
+
+def _number_of(side: ast.expr, frame: FrameType) -> int | None:
+    """The number that a side is now, None where it cannot be read without running code of others."""
+    match side:
+        case ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[]):
+            held = value_of(owner, frame)
+            if type(held) is torch.Tensor:
+                return held.shape[0] if held.dim() and held.shape[0] else None
+            if isinstance(held, (list, tuple, dict)) and type(held) in (list, tuple, dict):
+                return len(held) or None
+            return None
+    return steps_of(side, frame)
 
 
 def read_once(frame: FrameType, read: Callable[[FrameType], tuple[Operand, int]]) -> Operand:
