@@ -110,8 +110,11 @@ def _scheduler(v: Variant) -> str:
 OUTLIER = 1000.0
 """A target so extreme that no loss without it is as large: 1,000 or 1,000,000, while normal losses are below 10."""
 
-LARGEST_LOSS = {"never": "1e30", "window": "200.0", "batch": "200.0"}
-"""The threshold above which a loss is too large, by what is rejected; "never" is one that no loss reaches."""
+LARGEST_LOSS = {"never": "1e300", "window": "200.0", "batch": "200.0"}
+"""The threshold above which a loss is too large, by what is rejected; "never" is one that no loss reaches.
+
+One that diverges grows within a few steps to whatever a float32 holds, and may do so where it is rejected for it.
+"""
 
 
 def _dtype(v: Variant) -> str:
