@@ -60,6 +60,7 @@ from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of
 from gradcheck_accum.lint.torch_calls.metrics import fields_of_text, read, shown_by_call
 from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
+from gradcheck_accum.lint.torch_calls.own_networks import is_criterion, judged_by
 from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler, with_own_schedule
 from gradcheck_accum.lint.torch_calls.stepping_callables import makes_it_step
 from gradcheck_accum.lint.torch_calls.weight_averages import new_average, note_update
@@ -207,6 +208,8 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
             if method is not None:
                 return _carry_out(run, node, method, args, kwargs)
             return computation(run, node, args, kwargs, sources_of(callee) or frozenset())
+        case v.Model() if is_criterion(run, callee, all_arguments(args, kwargs)):
+            return judged_by(run, node, callee, args, kwargs)
         case v.Model() | v.Engine():
             return perhaps_summed(run, callee.name, computation(run, node, args, kwargs, frozenset({callee.name})))
         case v.Criterion():

@@ -5,9 +5,12 @@ What else such a network is does not matter: it computes something from its batc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradcheck_accum.ledger.events import Factor
+from gradcheck_accum.ledger.stated_names import names_steps
 from gradcheck_accum.lint import syntax
 from gradcheck_accum.lint.control_flow.functions import call_function
 from gradcheck_accum.lint.state import values as v
@@ -59,6 +62,35 @@ def carried_out(
     if lost or (type(result) is Symbol and not result.name):
         return perhaps_summed(run, model.name, computation(run, node, args, kwargs, frozenset({model.name})))
     return result
+
+
+def is_criterion(run: State, model: v.Model, given: Sequence[Any]) -> bool:
+    """Whether what is called is a loss of the file's own that may divide by K: it is given what a network computed.
+
+    It divides, and holds K, or settings.
+    """
+    if model.cls is None or "forward" not in model.cls.methods:
+        return False
+    is_of_outputs = any(isinstance(value, Tensor) and value.models for value in given)
+    divides = is_of_outputs and any(map(run.reach.divides, model.cls.methods.values()))
+    return divides and any(_tells_steps(run, held) for held in _attributes(run, model).values())
+
+
+def _tells_steps(run: State, held: Any) -> bool:
+    """Whether what an object holds may tell it K: settings, a number with a name of K, or K or 1/K by its value."""
+    if not isinstance(held, v.Num):
+        return v.carries_steps(held)
+    by_name = names_steps(held.origins) or v.carries_steps(held)
+    return by_name or (held.value != 0 and not run.knowledge.moduli.isdisjoint({held.value, 1 / held.value}))
+
+
+def judged_by(run: State, node: syntax.Call, model: v.Model, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The loss that a criterion (`is_criterion`) gives; one of unknown weight where that is not known."""
+    own = model.cls.bound("forward", model) if model.cls is not None else None
+    result = call_function(run, own, args, kwargs) if own is not None else Symbol()
+    if isinstance(result, Tensor):
+        return result
+    return computation(run, node, args, kwargs, frozenset()).scaled(Factor(None))
 
 
 def _attributes(run: State, model: v.Model) -> dict[str, Any]:
