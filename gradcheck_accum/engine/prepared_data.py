@@ -429,8 +429,10 @@ def _parts_of(whole: torch.Tensor, data: Sequence[torch.Tensor]) -> list[slice]:
 
 
 def _place(whole: torch.Tensor, part: torch.Tensor) -> tuple[int, int] | None:
-    """Where a tensor holds all rows of a shorter one; None if it does not."""
-    if not whole.dim() or not is_plain(part) or whole.dtype is not part.dtype or whole.device != part.device:
+    """Where a tensor holds all rows of a shorter one; None if it does not. Whole numbers are often equal by chance."""
+    if not whole.is_floating_point() or not whole.dim() or not is_plain(part) or not part.dim():
+        return None
+    if whole.dtype is not part.dtype or whole.device != part.device:
         return None
     if whole.shape[1:] != part.shape[1:] or not 0 < len(part) < len(whole):
         return None
