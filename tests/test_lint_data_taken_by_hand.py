@@ -245,3 +245,27 @@ def test_data_made_for_so_many_windows_may_be_whole_ones(
 ) -> None:
     loop = ASKED.format(size=size, scaling=scaling, clear=clear, step=step)
     assert sorted(codes_in(HEAD + loop)) == expected
+
+
+NAMED = """\
+def fit(model, optimizer, data, updates, rows, accum_steps):
+    done = seen = 0
+    while done < updates:
+        x, y = data.{call}(rows)
+        seen += 1
+        (F.mse_loss(model(x), y){scaling}).backward()
+        if seen % accum_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            done += 1
+"""
+
+
+@pytest.mark.parametrize("call", ["next_batch", "get_batch_data", "sample_train_batch"])
+def test_a_call_whose_name_says_so_gives_a_micro_batch_of_so_many_rows(call: str) -> None:
+    assert codes_in(HEAD + NAMED.format(call=call, scaling="")) == ["GA101"]
+    assert codes_in(HEAD + NAMED.format(call=call, scaling=" / accum_steps")) == []
+
+
+def test_what_another_call_gives_may_be_no_micro_batch() -> None:
+    assert codes_in(HEAD + NAMED.format(call="statistics", scaling="")) == []

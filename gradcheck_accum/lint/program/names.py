@@ -65,7 +65,9 @@ BEGINNING = Guess(
     r"start|begin|initial|resume|offset|^((global|current)_)?(step|iter|epoch)$",
 )
 BATCH = Guess(
-    "a call that draws a micro-batch", Effect.STATES, r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es)?$|^batch$"
+    "a call that draws a micro-batch",
+    Effect.STATES,
+    r"(get|next|load|fetch|read|draw|sample)_?\w*batch(es|_data)?$|^batch$",
 )
 DATASET = Guess(
     "a collection of samples, whose length is no number of batches",
