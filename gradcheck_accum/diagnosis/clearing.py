@@ -180,11 +180,11 @@ def _partly_cleared(account: Account) -> Iterator[Diagnosis]:
 
 def _used_by(account: Account, window: Window) -> Step | None:
     """The step that has used the gradients of earlier windows which are in this one, where that is one step."""
-    stale = {id(entry.backward) for entry in window.with_fate(Fate.STALE)}
+    stale = {entry.backward for entry in window.with_fate(Fate.STALE)}
     users = {
         w.step.where: w.step
         for w in account.windows
-        if w.step is not None and any(id(entry.backward) in stale for entry in w.with_fate(Fate.LIVE))
+        if w.step is not None and any(entry.backward in stale for entry in w.with_fate(Fate.LIVE))
     }
     return next(iter(users.values())) if len(users) == 1 else None
 

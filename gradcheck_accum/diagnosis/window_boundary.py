@@ -29,15 +29,15 @@ def find_remainder(account: Account) -> Iterator[Diagnosis]:
     """GA301: entries that no step consumed, or that leaked into a later pass's first window."""
     if not account.ledger.trace.complete or not all(w.is_followed for w in account.windows):
         return
-    # What is done after the last step may use what is left there: it undoes no leak into a window before.
-    is_followed = all(w.is_followed for w in account.abandoned)
     spans = [w for w in account.windows if w.spans_passes]
     # A counter that no epoch resets lets windows run on over the epoch's end: nothing is lost but what is left when
     # training ends, and that is none where the lengths or the number of the passes are only the engine's assumption.
     rolls_on = bool(spans) and all(w.micro_batches == account.steps for w in spans)
     trace = account.ledger.trace
     lost = [w for w in account.abandoned if not (rolls_on and (trace.assumed_length or trace.assumed_turns))]
-    if not is_followed or (account.steps == 1 and trace.assumed_length):
+    if not all(w.is_followed for w in account.abandoned):
+        lost = []  # what is done after the last step may use what is left there; it undoes no leak into a window before
+    if account.steps == 1 and trace.assumed_length:
         lost = []  # windows of one leave no remainder, whatever the length is
     lost = [w for w in lost if not (trace.assumed_turns and _makes_up_for_a_short_first(account, w))]
     if not any(w.step for w in account.windows) or clears_every_batch(account):

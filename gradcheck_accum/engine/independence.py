@@ -27,6 +27,7 @@ from itertools import combinations, permutations
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.gathered_samples import gather_samples
 from gradcheck_accum.engine.joining import LAYOUTS, are_offsets, may_be_groups
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
@@ -36,7 +37,7 @@ from gradcheck_accum.engine.one_sample import (
     may_be_of_a_batch,
     may_write_its_size,
 )
-from gradcheck_accum.engine.prepared_data import gather_samples, own_preparations
+from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
 from gradcheck_accum.engine.samples import Samples, by_item, by_row, by_sample, data_in, inputs_of, own_leaves

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -166,8 +165,7 @@ class Preparation:
         except Exception:
             # The script's own calls run here, on fewer rows: their errors say nothing about the rows.
             return False
-        alike = again.shape == made[:fewer].shape and again.dtype is made.dtype
-        return alike and not torch.allclose(again.double(), made[:fewer].double(), 1e-4, 1e-7, equal_nan=True)
+        return _differ(again, made[:fewer])
 
     def depends_on_all_of(self, whole: torch.Tensor, rows: slice) -> bool:
         """Whether it would be different if ``whole``, of which it was computed, had but some of its rows."""
@@ -179,8 +177,7 @@ class Preparation:
         except Exception:
             # The script's own calls run here, on fewer rows: their errors say nothing about the rows.
             return False
-        alike = again.shape == made.shape and again.dtype is made.dtype
-        return alike and not torch.allclose(again.double(), made.double(), 1e-4, 1e-7, equal_nan=True)
+        return _differ(again, made)
 
     def count(self, weights: torch.Tensor, made: torch.Tensor, *, is_mean: bool) -> torch.Tensor | None:
         """The ``weights`` before it normalized them, by which units are counted; None if it did not.
@@ -203,6 +200,12 @@ class Preparation:
             if getattr(function, "__name__", "") == "softmax" and args and isinstance(args[0], _Raw):
                 yield partial(_exponential, args[0].index)
         yield from (partial(_itself, index) for index, own in enumerate(self.raw) if not own.is_complex())
+
+
+def _differ(again: torch.Tensor, made: torch.Tensor) -> bool:
+    """Whether two tensors of one kind have different values; those of two kinds cannot be compared."""
+    alike = again.shape == made.shape and again.dtype is made.dtype
+    return alike and not torch.allclose(again.double(), made.double(), 1e-4, 1e-7, equal_nan=True)
 
 
 def _itself(index: int, raw: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -396,51 +399,6 @@ def _are_apart(each: Sequence[Preparation], made: Sequence[torch.Tensor]) -> boo
         for how, own in zip(each, made, strict=True)
     ]
     return len(set[int]().union(*memories)) == sum(map(len, memories))
-
-
-def gather_samples(programs: Sequence[Any]) -> bool:
-    """Whether a micro-batch prepared data from a tensor that holds the data of several of its samples (`cat(boxes)`).
-
-    What several micro-batches have used is no micro-batch's own: a mean over a window, or over a data set.
-    """
-    used = Counter(address for program in programs for address in {raw.data_ptr() for raw in _raw_of(program)})
-    if len(programs) < 2:
-        return False
-    for program in programs:
-        own = [raw for raw in _raw_of(program) if used[raw.data_ptr()] == 1]
-        data = [leaf for i, leaf in enumerate(program.leaves) if i not in program.prepared] + own
-        gathered = {id(raw): parts for raw in own if (parts := _parts_of(raw, data))}
-        for how in program.prepared.values():
-            found = (raw for raw in how.raw if id(raw) in gathered)
-            if how.is_intact and any(how.depends_on_all_of(raw, rows) for raw in found for rows in gathered[id(raw)]):
-                return True
-    return False
-
-
-def _raw_of(program: Any) -> list[torch.Tensor]:
-    """What a micro-batch's data was prepared from."""
-    return [raw for how in program.prepared.values() for raw in how.raw if is_plain(raw)]
-
-
-def _parts_of(whole: torch.Tensor, data: Sequence[torch.Tensor]) -> list[slice]:
-    """The rows of the first and the last of several tensors that ``whole`` holds one after the other."""
-    places = sorted(at for own in data if (at := _place(whole, own)) is not None)
-    return [slice(*places[0]), slice(*places[-1])] if places and places[0][1] <= places[-1][0] else []
-
-
-def _place(whole: torch.Tensor, part: torch.Tensor) -> tuple[int, int] | None:
-    """Where a tensor holds all rows of a shorter one; None if it does not. Whole numbers are often equal by chance."""
-    if not whole.is_floating_point() or not whole.dim() or not is_plain(part) or not part.dim():
-        return None
-    if whole.dtype is not part.dtype or whole.device != part.device:
-        return None
-    if whole.shape[1:] != part.shape[1:] or not 0 < len(part) < len(whole):
-        return None
-    same = whole[: len(whole) - len(part) + 1] == part[0]
-    for at in same.flatten(1).all(1).nonzero().flatten().tolist() if same.dim() > 1 else same.nonzero()[:, 0].tolist():
-        if torch.equal(whole[at : at + len(part)], part):
-            return at, at + len(part)
-    return None
 
 
 def prepared_alike(each: Sequence[Preparation]) -> bool:

@@ -113,7 +113,7 @@ OUTLIER = 1000.0
 LARGEST_LOSS = {"never": "1e300", "window": "200.0", "batch": "200.0"}
 """The threshold above which a loss is too large, by what is rejected; "never" is one that no loss reaches.
 
-One that diverges grows within a few steps to whatever a float32 holds, and may do so where it is rejected for it.
+A loss that diverges comes to more than a float32 holds within a few steps.
 """
 
 

@@ -554,7 +554,7 @@ def _note_turns(run: State, bounds: Sequence[Any], turns: int) -> None:
         first = _first_of(bounds)
     if _is_one_later(last):
         # `range(1, epochs + 1)` has as many turns as there are epochs.
-        last, turns = last.left, turns - int(last.right.value)
+        last, turns = last.left, turns - 1
     if isinstance(last, Symbol) and last.name and isinstance(first, Num) and turns + first.value > 0:
         run.iterated.turns[last.name] = turns + int(first.value)
 

@@ -56,8 +56,7 @@ def carried_out(
     run: State, node: syntax.Call, model: v.Model, name: str, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """What a method that `is_followed` gives; where that is not known, something that the network computes."""
-    own = model.cls.bound(name, model) if model.cls is not None else None
-    result = call_function(run, own, args, kwargs) if own is not None else Symbol()
+    result = _given_by(run, model, name, args, kwargs)
     lost = isinstance(result, dict) and not all(isinstance(one, Tensor) for one in result.values())
     if lost or (type(result) is Symbol and not result.name):
         return perhaps_summed(run, model.name, computation(run, node, args, kwargs, frozenset({model.name})))
@@ -86,11 +85,15 @@ def _tells_steps(run: State, held: Any) -> bool:
 
 def judged_by(run: State, node: syntax.Call, model: v.Model, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The loss that a criterion (`is_criterion`) gives; one of unknown weight where that is not known."""
-    own = model.cls.bound("forward", model) if model.cls is not None else None
-    result = call_function(run, own, args, kwargs) if own is not None else Symbol()
+    result = _given_by(run, model, "forward", args, kwargs)
     if isinstance(result, Tensor):
         return result
     return computation(run, node, args, kwargs, frozenset()).scaled(Factor(None))
+
+
+def _given_by(run: State, model: v.Model, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    own = model.cls.bound(method, model) if model.cls is not None else None
+    return call_function(run, own, args, kwargs) if own is not None else Symbol()
 
 
 def _attributes(run: State, model: v.Model) -> dict[str, Any]:

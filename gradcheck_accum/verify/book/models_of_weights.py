@@ -42,8 +42,8 @@ class ModelsOfWeights:
             self._look()
             models = self._models(module, sources)
         if not models:
-            frozen = (weight for weight in lent_weights(module).values() if not weight.requires_grad)
-            return not any(True for _ in frozen) and not self._are_in_others(module, sources)
+            is_trained = all(weight.requires_grad for weight in lent_weights(module).values())
+            return is_trained and not self._are_in_others(module, sources)
         return all(same_function(module, model, self._is_updated, self._data) for model in models)
 
     def _is_updated(self, weight: torch.Tensor) -> bool:

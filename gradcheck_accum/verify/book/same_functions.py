@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from gradcheck_accum.engine.memory import is_plain, versions_of
+from gradcheck_accum.engine.memory import is_plain, version_of
 from gradcheck_accum.verify.vectors.inner_products import same_bits
 
 _OF_MODULES = frozenset(nn.Module().__dict__)
@@ -65,10 +65,10 @@ class _Version:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> _Version:
-        return _Version(weakref.ref(tensor), versions_of([tensor])[0], tensor.data_ptr())
+        return _Version(weakref.ref(tensor), version_of(tensor), tensor.data_ptr())
 
     def is_that_of(self, tensor: torch.Tensor) -> bool:
-        version = versions_of([tensor])[0]
+        version = version_of(tensor)
         return self.tensor() is tensor and version == self.version is not None and self.address == tensor.data_ptr()
 
 

@@ -16,7 +16,7 @@ from gradcheck_accum.ledger.stated_names import DATA
 from gradcheck_accum.verify.provenance.following import Place, place_of
 from gradcheck_accum.verify.provenance.operands import Operand, Sides, computed_as, read_once, sides_of
 from gradcheck_accum.verify.provenance.origins import Origins, size_asked
-from gradcheck_accum.verify.provenance.readable import value_of
+from gradcheck_accum.verify.provenance.readable import length_of, value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
 from gradcheck_accum.verify.stack.frames import package_of
 
@@ -149,9 +149,7 @@ def _read(node: ast.expr, frame: FrameType) -> object:
             return held.shape[dimension] if type(held) is torch.Tensor and held.dim() > dimension else None
     match node:
         case ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[]):
-            held = value_of(owner, frame)
-            is_known = type(held) in (list, tuple) or (type(held) is torch.Tensor and held.dim())
-            return len(held) if is_known else None  # type: ignore[arg-type]
+            return length_of(owner, frame)
         case ast.Call(func=ast.Name(id="float"), args=[inner], keywords=[]):
             return _value(inner, frame)
         case ast.Call(func=ast.Attribute(value=owner, attr="numel"), args=[], keywords=[]):

@@ -14,7 +14,7 @@ from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.ledger.stated_names import DATA, is_total
 from gradcheck_accum.verify.provenance.following import Place, Sources, place_of, sources_of
 from gradcheck_accum.verify.provenance.origins import Origins
-from gradcheck_accum.verify.provenance.readable import steps_of, value_of
+from gradcheck_accum.verify.provenance.readable import length_of, steps_of, value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
 from gradcheck_accum.verify.stack.frames import package_of
 
@@ -79,12 +79,7 @@ def _number_of(side: ast.expr, frame: FrameType) -> int | None:
     """The number that a side is now, None where it cannot be read without running code of others."""
     match side:
         case ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[]):
-            held = value_of(owner, frame)
-            if type(held) is torch.Tensor:
-                return held.shape[0] if held.dim() and held.shape[0] else None
-            if isinstance(held, (list, tuple, dict)) and type(held) in (list, tuple, dict):
-                return len(held) or None
-            return None
+            return length_of(owner, frame) or None
     return steps_of(side, frame)
 
 

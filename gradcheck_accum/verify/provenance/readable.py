@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType, FrameType, GetSetDescriptorType, MemberDescriptorType, ModuleType, SimpleNamespace
 
+import torch
+
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -43,6 +45,14 @@ def value_of(node: ast.expr, frame: FrameType) -> object:
     """The current value of an expression in a frame, None where it cannot be read."""
     value = _value(node, frame)
     return None if value is _NONE else value
+
+
+def length_of(node: ast.expr, frame: FrameType) -> int | None:
+    """The current length of a tensor, or of a list, tuple or dictionary; None where it cannot be read."""
+    held = value_of(node, frame)
+    if type(held) is torch.Tensor:
+        return held.shape[0] if held.dim() else None
+    return len(held) if type(held) in (list, tuple, dict) else None  # type: ignore[arg-type]
 
 
 def _value(node: ast.expr, frame: FrameType) -> object:

@@ -67,8 +67,7 @@ class GradientOperations:
 
     def _is_gradient(self, key: int, tensor: torch.Tensor) -> bool:
         """Whether a tensor is at a parameter's gradient now: one that was let go since leaves its place to others."""
-        parameter = self._book.parameters.get(key)
-        gradient = None if parameter is None else parameter.grad
+        gradient = self._book.gradient(key) if key in self._book.parameters else None
         return gradient is not None and gradient.data_ptr() == tensor.data_ptr()
 
     @property
