@@ -204,3 +204,67 @@ def test_a_share_of_the_rows_that_is_as_much_as_1_by_k_in_every_window(
     """The micro-batches of each window are of one size, so that K divides once more what their rows have divided."""
     result = watch_source(SHARES.format(scale=scale), tmp_path)
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        "nn.functional.mse_loss(model(x), y) * (len(y) / totals[i // K])",
+        "(y.shape[0] / totals[i // K]) * nn.functional.mse_loss(model(x), y)",
+        "nn.functional.mse_loss(model(x), y) * (n / total)",
+        "nn.functional.mse_loss(model(x), y) * share(y, i // K)",
+    ],
+)
+@pytest.mark.parametrize(
+    ("scale", "verdict", "codes"), [("", Verdict.EQUIVALENT, []), (" / K", Verdict.DEVIATES, ["GA102"])]
+)
+def test_a_share_next_to_the_call_of_a_loss(
+    share: str, scale: str, verdict: Verdict, codes: list[str], tmp_path: Path
+) -> None:
+    """The loss has no name, and is no number: the other side is computed of numbers alone."""
+    source = SHARES.format(scale="").replace(
+        "    loss = loss * (len(y) / totals[i // K])\n",
+        f"    n, total = len(y), totals[i // K]\n    loss = {share}{scale}\n",
+    )
+    source = source.replace("for i,", "def share(of, window):\n    return len(of) / totals[window]\nfor i,")
+    result = watch_source(source, tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+
+
+MULTIPLIED = """
+import torch
+from torch import nn
+torch.manual_seed(8)
+K = 3
+model = nn.Linear(5, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def squared():
+    return K * K
+for i in range(12):
+    {before}
+    loss = nn.functional.mse_loss(model(torch.randn(4, 5)), torch.randn(4, 2))
+    (loss / {by}).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "by", "verdict", "codes"),
+    [
+        ("parts = K; parts *= K", "parts", Verdict.DEVIATES, ["GA102"]),
+        ("parts = 1; parts *= K; parts *= K", "parts", Verdict.DEVIATES, ["GA102"]),
+        ("parts = K; parts *= 2", "parts", Verdict.EQUIVALENT, []),
+        ("parts = squared()", "parts", Verdict.DEVIATES, ["GA102"]),
+        ("pass", "squared()", Verdict.DEVIATES, ["GA102"]),
+        ("pass", "(0.5 * squared())", Verdict.DEVIATES, ["GA102"]),
+        ("pass", "(squared() / K)", Verdict.EQUIVALENT, []),
+    ],
+)
+def test_a_number_that_a_function_returns_or_that_is_multiplied_next_is_a_product(
+    before: str, by: str, verdict: Verdict, codes: list[str], tmp_path: Path
+) -> None:
+    """K * K divides twice, and 2 * K once, with a half for the loss's coefficient."""
+    result = watch_source(MULTIPLIED.format(before=before, by=by), tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason

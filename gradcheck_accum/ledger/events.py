@@ -120,7 +120,8 @@ class Backward(Event):
     that what is not averaged yet is kept outside ``.grad`` until a later backward averages it: no clearing, clip or
     step reaches it. ``rescale`` is what the average is multiplied by on its way into ``.grad``. ``cut_off`` are the
     stores of the networks whose outputs the loss was computed from without a graph that leads back to them, as far as
-    the engine can tell.
+    the engine can tell. ``computation`` is the same for losses that the same calls computed, of the same parts of
+    batches that one data loader gave; None where that is not known.
     """
 
     micro_batch: int
@@ -135,6 +136,7 @@ class Backward(Event):
     kept_apart: bool = False
     rescale: float = 1.0
     cut_off: frozenset[str] = frozenset()
+    computation: int | None = None
 
     @property
     def waits(self) -> bool:

@@ -525,7 +525,7 @@ def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     Two places that run on the same batch of data are two terms. Two that never do, and of which one repeats within a
     window or whose losses are divided by the number of micro-batches, are the same term written twice (the last
     micro-batch of a window outside ``no_sync``, say); so are two that never share a window (a flush with a backward of
-    its own).
+    its own), and two whose losses are the same computation, of other batches of one loader.
     """
     backwards = [entry.backward for window in windows for own in window.by_rank() for entry in own]
     lines = frozenset(backward.where.place for backward in backwards)
@@ -535,12 +535,14 @@ def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     repeats: set[tuple[str, int]] = set()
     together: set[frozenset[tuple[str, int]]] = set()
     names: dict[tuple[str, int], list[str]] = {}
+    computed: dict[tuple[str, int], set[int | None]] = {}
     for window in windows:
         seen: dict[tuple[str, int], set[int]] = {}
         for entry in (e for own in window.by_rank() for e in own):
             line = entry.backward.where.place
             seen.setdefault(line, set()).add(entry.backward.micro_batch)
             batches.setdefault(line, set()).add(entry.backward.micro_batch)
+            computed.setdefault(line, set()).add(entry.backward.computation)
             for term in entry.backward.terms:
                 if term.name not in names.setdefault(line, []):
                     names[line].append(term.name)
@@ -552,6 +554,7 @@ def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     for line, own in batches.items():
         for group in groups:
             meets = [other for other in group if frozenset((line, other)) in together]
+            meets = [other for other in meets if None in computed[line] or computed[line] != computed[other]]
             joined = all(not own & batches[other] for other in group) and (
                 not meets or any({line, other} & repeats for other in meets)
             )

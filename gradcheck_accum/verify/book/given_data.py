@@ -29,12 +29,14 @@ DataOfCall = tuple[Hashable, ...]
 class Draw:
     """What data loaders yielded between two backwards: the number of batches of each, and the loader of each tensor.
 
-    ``stacked`` are the places of those tensors that a loader has stacked of samples.
+    ``place_of`` has the place of each in its batch, and ``stacked`` are those that a loader has stacked of samples, by
+    their places in memory.
     """
 
     number: int
     batches: Counter[int] = field(default_factory=Counter)
     loader_of: dict[Hashable, int] = field(default_factory=dict)
+    place_of: dict[Hashable, int] = field(default_factory=dict)
     stacked: set[Hashable] = field(default_factory=set)
 
 
@@ -62,6 +64,23 @@ class Given:
         data = {tensor for call in self.calls for tensor in call}
         return frozenset(loader_of[one] for one in data) if data <= loader_of.keys() else frozenset()
 
+    @cached_property
+    def computation(self) -> int | None:
+        """A number for how the loss was computed, if one loader gave all its data: by what calls, of what of a batch.
+
+        None where that is not known: what the loop has made of a batch is no part of it.
+        """
+        if not isinstance(self.source, Program):
+            return None
+        own = [*zip(self.source.leaves, self.source.versions, strict=True)]
+        places = [id(leaf) if leaf.requires_grad else _place(leaf, version) for leaf, version in own]
+        data = [place for place, (leaf, _) in zip(places, own, strict=True) if not leaf.requires_grad]
+        loaders = {self.draw.loader_of.get(place) for place in data}
+        if len(loaders) != 1 or None in loaders:
+            return None
+        numbers = repr(self.source.constants)
+        return hash((self.source.calls(), numbers, *loaders, *(self.draw.place_of.get(p, p) for p in places)))
+
 
 NOTHING_GIVEN = Given(frozenset(), Draw(0))
 
@@ -82,8 +101,9 @@ class GivenData:
             self._draw, self._has_run = Draw(self._draw.number + 1), False
         self._draw.batches[loader] += 1
         stacks = iterator._auto_collation and iterator._collate_fn is default_collate
-        for tensor in tensors_in(batch):
+        for number, tensor in enumerate(tensors_in(batch)):
             place = _place(tensor, tensor._version)
+            self._draw.place_of[place] = number
             if stacks:
                 self._draw.stacked.add(place)
             self._draw.loader_of[self._number(tensor)] = self._draw.loader_of[place] = loader

@@ -176,6 +176,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
             event.kept_apart,
             event.rescale,
             event.cut_off,
+            event.computation,
         )
     if isinstance(event, Step):
         bound = event.counted_by

@@ -154,10 +154,17 @@ def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.exp
 
 
 def _bindings(syntax: Syntax, scope: Scope | ast.ClassDef, within: Scope) -> Iterator[Binding]:
-    for node in _own_nodes(syntax, scope):
+    nodes = list(_own_nodes(syntax, scope))
+    products = {node: list(_scaled_next(node, syntax)) for node in nodes if isinstance(node, ast.Assign)}
+    taken_in = {own for scaled in products.values() for own in scaled}
+    for node in nodes:
         pairs: list[tuple[ast.expr, ast.expr | None]] = []
         match node:
+            case ast.AugAssign() if node in taken_in:
+                pass
             case ast.Assign(targets=targets, value=value):
+                for own in products[node]:
+                    value = ast.copy_location(ast.BinOp(value, own.op, own.value), value)
                 pairs = [(target, value) for target in targets]
             case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
                 pairs = [(target, value)]
@@ -171,6 +178,23 @@ def _bindings(syntax: Syntax, scope: Scope | ast.ClassDef, within: Scope) -> Ite
                 yield Binding(node, None, within)
         for goal, given in pairs:
             yield from (Binding(own, part, within) for own, part in assigned(goal, given))
+
+
+def _scaled_next(statement: ast.Assign, syntax: Syntax) -> Iterator[ast.AugAssign]:
+    """The statements right after an assignment that multiply or divide its number: with them it is one product."""
+    match statement.targets:
+        case [ast.Name(id=name)]:
+            outer = syntax.parent(statement)
+        case _:
+            return
+    blocks = (getattr(outer, field, ()) for field in ("body", "orelse", "finalbody"))
+    block = next((own for own in blocks if isinstance(own, list) and statement in own), [])
+    for following in block[block.index(statement) + 1 :] if block else ():
+        match following:
+            case ast.AugAssign(target=ast.Name(id=scaled), op=ast.Mult() | ast.Div()) if scaled == name:
+                yield following
+            case _:
+                return
 
 
 def _own_nodes(syntax: Syntax, scope: Scope | ast.ClassDef) -> Iterator[ast.AST]:

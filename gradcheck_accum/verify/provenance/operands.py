@@ -13,8 +13,9 @@ from gradcheck_accum.engine.graph_nodes import Part
 from gradcheck_accum.engine.tape import SCALINGS
 from gradcheck_accum.ledger.stated_names import DATA, is_total
 from gradcheck_accum.verify.provenance.following import Place, Sources, place_of, sources_of
-from gradcheck_accum.verify.provenance.origins import Origins
-from gradcheck_accum.verify.provenance.readable import length_of, steps_of, value_of
+from gradcheck_accum.verify.provenance.origins import Origins, size_asked
+from gradcheck_accum.verify.provenance.readable import is_without_graph, length_of, size_of, steps_of, value_of
+from gradcheck_accum.verify.provenance.returned import returned_by
 from gradcheck_accum.verify.provenance.syntax import syntax_of
 from gradcheck_accum.verify.stack.frames import package_of
 
@@ -80,7 +81,8 @@ def _number_of(side: ast.expr, frame: FrameType) -> int | None:
     match side:
         case ast.Call(func=ast.Name(id="len"), args=[owner], keywords=[]):
             return length_of(owner, frame) or None
-    return steps_of(side, frame)
+    asked = size_asked(side)
+    return steps_of(side, frame) if asked is None else size_of(*asked, frame) or None
 
 
 def read_once(frame: FrameType, read: Callable[[FrameType], tuple[Operand, int]]) -> Operand:
@@ -126,20 +128,30 @@ def _read_operand(frame: FrameType) -> tuple[Operand, int]:
         return Operand(), 0
     reader = Origins(names_alone=bool(package_of(frame.f_code.co_filename)))
     place = place_of(frame, node, syntax)
-    given = [(operand, _tensor_of(operand, place.frame)) for operand in _operands(node)]
+    operands = [_number_returned(operand, place) for operand in _operands(node)]
+    given = [(operand, _tensor_of(operand, place.frame)) for operand in operands]
     numbers = [(operand, tensor) for operand, tensor in given if not _is_scaled(operand, tensor)]
+    # What was computed of numbers alone is the number, and what cannot be read next to it the loss.
+    plain = [(operand, tensor) for operand, tensor in numbers if is_without_graph(operand, place.frame)]
+    numbers = plain if len(plain) == 1 else numbers
     found = [
         _of_tensor(reader, number, place) if tensor is not None else reader.of(number, place) or frozenset()
         for number, tensor in numbers
     ]
     made, home = _made(numbers[0][0], place) if len(numbers) == 1 else (None, place)
-    sides = [] if made is None else sides_of(made)
+    sides = [] if made is None else _sides_of_all(made, home)
     origins = frozenset[str]().union(*found)
     if len(sides) == 1:
         apart = [(side, origins, True) for side, inverted in sides if inverted]
     else:
         apart = [(side, reader.of(side, home) or frozenset(), inverted) for side, inverted in sides]
     return Operand(origins, tuple(apart), home.depth), max(place.depth, reader.depth, home.depth)
+
+
+def _number_returned(node: ast.expr, place: Place) -> ast.expr:
+    """The number that a function of the same file returns where it is called; the node itself if it is none."""
+    returned = returned_by(node, place) if isinstance(node, ast.Call) else None
+    return node if returned is None or not is_without_graph(returned, place.frame) else returned
 
 
 def _caller(frame: FrameType, depth: int) -> FrameType:
@@ -158,7 +170,7 @@ def _made(node: ast.expr, place: Place) -> tuple[ast.expr, Place]:
         known = _only_value(made, home)
         if known is None:
             return node, place
-        made, home = known
+        made, home = _number_returned(*known), known[1]
     is_computed = home is place or sides_of(made) != [(made, False)]
     return (made, home) if is_computed else (node, place)
 
@@ -192,6 +204,11 @@ def sides_of(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, boo
         case ast.BinOp(left=left, op=ast.Div(), right=right) if not isinstance(left, ast.Constant):
             return [*sides_of(left, inverted), *sides_of(right, not inverted)]
     return [(node, inverted)]
+
+
+def _sides_of_all(node: ast.expr, place: Place) -> list[tuple[ast.expr, bool]]:
+    """The factors of a product or a quotient, with those of the numbers in it that functions return."""
+    return [own for side, inverted in sides_of(node) for own in sides_of(_number_returned(side, place), inverted)]
 
 
 def _is_scaled(operand: ast.expr, tensor: torch.Tensor | None) -> bool:

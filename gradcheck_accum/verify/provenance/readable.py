@@ -30,6 +30,9 @@ _PLAIN = (object, ModuleType, SimpleNamespace)
 _HELD = (GetSetDescriptorType, MemberDescriptorType)
 """The types of descriptors by which Python itself provides an object's ``__dict__``."""
 
+_OF_NUMBERS = frozenset({"len", "sum", "max", "min", "abs", "round", "int", "float"})
+"""Functions of Python that compute a number, without a graph where what they are given has none."""
+
 _SEES_ITS_COPY = frozenset({"locals", "vars", "dir", "eval", "exec"})
 _HELD_BY_FRAME = 3
 """References to the copy: the frame's, ours, and that of the call which counts them."""
@@ -53,6 +56,54 @@ def length_of(node: ast.expr, frame: FrameType) -> int | None:
     if type(held) is torch.Tensor:
         return held.shape[0] if held.dim() else None
     return len(held) if type(held) in (list, tuple, dict) else None  # type: ignore[arg-type]
+
+
+def is_without_graph(node: ast.expr, frame: FrameType | None) -> bool:
+    """Whether an expression is known to have no graph: it computes with numbers and data, and calls nothing of others.
+
+    ``len(y) / total``, ``mask.sum() / shares[i // K]``.
+    """
+    match node:
+        case ast.Constant(value=int() | float()):
+            return True
+        case ast.BinOp(left=left, right=right):
+            return is_without_graph(left, frame) and is_without_graph(right, frame)
+        case ast.Compare(left=left, comparators=others):
+            return all(is_without_graph(one, frame) for one in (left, *others))
+        case ast.UnaryOp(operand=inner):
+            return is_without_graph(inner, frame)
+        case ast.Call(func=ast.Name(id="len"), args=[_], keywords=[]):
+            return True
+        case ast.Call(func=ast.Name(id=function), args=given, keywords=[]) if function in _OF_NUMBERS:
+            return bool(given) and all(is_without_graph(one, frame) for one in given)
+        case ast.GeneratorExp(elt=each) | ast.ListComp(elt=each):
+            return is_without_graph(each, frame)
+        case ast.Call(func=ast.Attribute(value=owner), args=given, keywords=[]):
+            return all(is_without_graph(one, frame) for one in (owner, *given))
+        case ast.Subscript(value=ast.Attribute(value=owner, attr="shape")):
+            return is_without_graph(owner, frame)
+        case ast.Subscript(value=owner) if frame is not None and _items_have_no_graph(value_of(owner, frame)):
+            return True
+    return frame is not None and _has_no_graph(value_of(node, frame))
+
+
+def _items_have_no_graph(held: object) -> bool:
+    """Whether a list, a tuple or a dictionary holds numbers and data alone."""
+    if type(held) is dict:
+        held = [*held.values()]
+    return (type(held) is list or type(held) is tuple) and bool(held) and all(map(_has_no_graph, held))
+
+
+def _has_no_graph(value: object) -> bool:
+    return type(value) in (int, float) or (type(value) is torch.Tensor and not value.requires_grad)
+
+
+def size_of(node: ast.expr, dimension: ast.expr, frame: FrameType) -> int | None:
+    """The current size of a tensor along a dimension; None where it cannot be read."""
+    held, place = value_of(node, frame), value_of(dimension, frame)
+    if type(held) is not torch.Tensor or type(place) is not int or not -held.dim() <= place < held.dim():
+        return None
+    return held.shape[place]
 
 
 def _value(node: ast.expr, frame: FrameType) -> object:

@@ -1,4 +1,4 @@
-"""Tests that a function of the same file makes for its caller: ``if self.is_full(i):``."""
+"""Tests and numbers that a function of the same file computes for its caller: ``if self.is_full(i):``."""
 
 from __future__ import annotations
 

@@ -172,6 +172,7 @@ class Backwards:
         micro_batch = self._batches.backward(
             where, backward_losses.program, chain, cut_off, losses_before=backward_losses.before
         )
+        given = self._run.given.take(backward_losses.program)
         event = Backward(
             where=where,
             micro_batch=micro_batch,
@@ -186,6 +187,7 @@ class Backwards:
             kept_apart=averaged is not None and averaged.kept_apart,
             rescale=averaged.rescale if averaged is not None else 1.0,
             cut_off=cut_off - stores if cut_off else _NO_STORES,
+            computation=given.computation,
         )
         self._journal.add(event)
         self._reads_data = False
@@ -198,7 +200,6 @@ class Backwards:
             changed = AVERAGED_OTHERWISE if averaged.reworked else None
         else:
             changed = CHANGED_ON_ITS_WAY if self._book.arrived(arrived) else None
-        given = self._run.given.take(backward_losses.program)
         record = Record(event, part, squares, backward_losses.program, changed, chain, given)
         record.presumed = backward_losses.presumed
         record.unread = frozenset(arrived).intersection(self._book.unread)

@@ -213,6 +213,7 @@ class GradientsByHand:
             terms=terms,
             epoch=returned.epoch,
             grad_scaled=reading.scale != 1.0,
+            computation=returned.given.computation,
         )
         self._journal.add(event)
         self._awaited.reached(returned.gradients)
