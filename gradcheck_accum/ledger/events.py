@@ -121,7 +121,7 @@ class Backward(Event):
     step reaches it. ``rescale`` is what the average is multiplied by on its way into ``.grad``. ``cut_off`` are the
     stores of the networks whose outputs the loss was computed from without a graph that leads back to them, as far as
     the engine can tell. ``computation`` is the same for losses that the same calls computed, of the same parts of
-    batches that one data loader gave; None where that is not known.
+    batches that one data loader gave; None where that is not known, or no other place has run a backward yet.
     """
 
     micro_batch: int

@@ -535,14 +535,15 @@ def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     repeats: set[tuple[str, int]] = set()
     together: set[frozenset[tuple[str, int]]] = set()
     names: dict[tuple[str, int], list[str]] = {}
-    computed: dict[tuple[str, int], set[int | None]] = {}
+    computed: dict[tuple[str, int], set[int]] = {}
     for window in windows:
         seen: dict[tuple[str, int], set[int]] = {}
         for entry in (e for own in window.by_rank() for e in own):
             line = entry.backward.where.place
             seen.setdefault(line, set()).add(entry.backward.micro_batch)
             batches.setdefault(line, set()).add(entry.backward.micro_batch)
-            computed.setdefault(line, set()).add(entry.backward.computation)
+            if entry.backward.computation is not None:
+                computed.setdefault(line, set()).add(entry.backward.computation)
             for term in entry.backward.terms:
                 if term.name not in names.setdefault(line, []):
                     names[line].append(term.name)
@@ -554,7 +555,7 @@ def _find_series(windows: Sequence[Window], same: Same) -> tuple[Series, ...]:
     for line, own in batches.items():
         for group in groups:
             meets = [other for other in group if frozenset((line, other)) in together]
-            meets = [other for other in meets if None in computed[line] or computed[line] != computed[other]]
+            meets = [other for other in meets if line not in computed or computed[line] != computed.get(other)]
             joined = all(not own & batches[other] for other in group) and (
                 not meets or any({line, other} & repeats for other in meets)
             )

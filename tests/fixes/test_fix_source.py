@@ -29,7 +29,7 @@ FAULTY = SCRIPTS | {name: loop for name, loop in written_loops().items() if name
 
 
 def each(sources: dict[str, str]) -> pytest.MarkDecorator:
-    """A test for each script, those of one script in turn, for they ask the same of it; the demo's trains for seconds."""
+    """A test for each script, those of one in turn, for they ask the same of it; the demo's trains for seconds."""
     slow = [pytest.mark.slow]
     params = [pytest.param(text, id=name, marks=slow * (name == "train_faulty")) for name, text in sources.items()]
     return pytest.mark.parametrize("source", params, scope="module")
@@ -514,9 +514,7 @@ def test_a_remainder_of_unknown_scale_is_not_stepped_for() -> None:
     assert fix_everything(source).source == source
 
 
-@pytest.mark.parametrize(
-    ("newline", "indentation"), [("\n", "  "), ("\r\n", "\t")], ids=["two", "crlf-tabs"]
-)
+@pytest.mark.parametrize(("newline", "indentation"), [("\n", "  "), ("\r\n", "\t")], ids=["two", "crlf-tabs"])
 @each(dict([*FAULTY.items()][::3]))
 def test_everything_else_is_unchanged(source: str, newline: str, indentation: str) -> None:
     """Line ends, indentation, blank lines and comments of what no fix touches stay byte for byte."""

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from gradcheck_accum.engine.containers import leaves_of, tensors_in
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.program import Leaf, Program
+from gradcheck_accum.ledger.location import Location
 
 _MOST_CALLS = 32
 """Calls that are kept without a backward after them (of a model that is evaluated with gradients enabled)."""
@@ -94,6 +95,7 @@ class GivenData:
         self._calls: deque[DataOfCall] = deque(maxlen=_MOST_CALLS)
         self._draw = Draw(0)
         self._has_run = True
+        self._places: set[tuple[str, int]] = set()
 
     def drew(self, iterator: Any, loader: int, batch: Any) -> None:
         """The iterator of a data loader, by its number, yielded a batch."""
@@ -126,6 +128,11 @@ class GivenData:
         given = Given(frozenset(self._calls) if program is None else program, self._draw)
         self._calls.clear()
         return given
+
+    def computation(self, where: Location, given: Given) -> int | None:
+        """How the loss of a backward was computed; None as long as all of them ran at one place."""
+        self._places.add(where.place)
+        return given.computation if len(self._places) > 1 else None
 
     def latest(self, program: Program | None) -> Given:
         """The data of gradients that were returned, from its program where there is one, else of the latest call.

@@ -187,7 +187,7 @@ class Backwards:
             kept_apart=averaged is not None and averaged.kept_apart,
             rescale=averaged.rescale if averaged is not None else 1.0,
             cut_off=cut_off - stores if cut_off else _NO_STORES,
-            computation=given.computation,
+            computation=self._run.given.computation(where, given),
         )
         self._journal.add(event)
         self._reads_data = False

@@ -213,7 +213,7 @@ class GradientsByHand:
             terms=terms,
             epoch=returned.epoch,
             grad_scaled=reading.scale != 1.0,
-            computation=returned.given.computation,
+            computation=self._run.given.computation(returned.where, returned.given),
         )
         self._journal.add(event)
         self._awaited.reached(returned.gradients)
