@@ -165,8 +165,8 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     number is a coincidence, and the leaf is left out. A square leaf may have been transposed. Yields nothing if there
     is one sample.
 
-    What a function was given one by one may have unlike lengths (the boxes of each row), which its other numbers follow:
-    it is replaced as it is, and then with its lengths kept.
+    What a function was given one by one may have unlike lengths (the boxes of each row), which its other numbers
+    follow: it is replaced as it is, and then with its lengths kept.
 
     First, the tensors of a list, or those that the same weights were applied to one by one, may be one sample each, of
     any length (a set, a sequence), if there are as many as other leaves have rows.
