@@ -411,3 +411,42 @@ def test_a_sum_over_hundreds_of_time_steps(scale: str, codes: list[str], steps: 
     result = watch_source(TIME_STEPS.format(steps=steps, scale=scale), tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
     assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+
+
+SMOOTHED = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(3)
+net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+K = 3
+for _ in range(2):
+    # Small images come in larger batches.
+    window = [(torch.randn(n, 3, side, side), torch.randint(0, 5, (n,))) for side, n in ((4, 6), (8, 2), (6, 3))]
+    rows = sum(len(y) for _, y in window)
+    for x, y in window:
+        loss = F.cross_entropy(net(x), y, label_smoothing=0.1)
+        ({scaled}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("scaled", "weights", "codes"),
+    [
+        ("loss * len(y) / rows", (1.0, 1.0, 1.0), set()),
+        ("loss / K", (11 / 18, 11 / 6, 11 / 9), {"GA104"}),
+        ("loss * len(y) / rows / K", (1 / 3, 1 / 3, 1 / 3), {"GA102"}),
+        ("loss", (11 / 6, 11 / 2, 11 / 3), {"GA101", "GA104"}),
+    ],
+)
+def test_smoothed_labels_have_the_mean_of_their_rows(
+    tmp_path: Path, scaled: str, weights: tuple[float, ...], codes: set[str]
+) -> None:
+    result = watch_source(SMOOTHED.format(scaled=scaled), tmp_path)
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+    assert {d.mistake.code for d in result.diagnosis} == codes
+    assert result.windows[0].weights == pytest.approx(weights, rel=1e-5)

@@ -72,3 +72,47 @@ def test_its_loss_is_scaled_as_any_other(tmp_path: Path, divisor: str, ratio: fl
 )
 def test_what_was_made_of_the_rows_of_a_batch_is_not_passed(tmp_path: Path, loss: str, item: str, network: str) -> None:
     assert watched(tmp_path, loss, item, network=network).verdict is not Verdict.EQUIVALENT
+
+
+STEPS = """
+import torch
+from torch import nn
+
+torch.manual_seed(5)
+field = nn.Sequential(nn.Linear(2, 9), nn.Tanh(), nn.Linear(9, 2))
+optimizer = torch.optim.SGD(field.parameters(), lr=0.02)
+data = [torch.randn(3 + (i * 5) % 7, 2) for i in range(8)]
+K = 4
+for first in range(0, 8, K):
+    window = data[first : first + K]
+    points = sum(len(path) - 1 for path in window)
+    for path in window:
+        z, error = path[0], 0.0
+        for at in path[1:]:
+            z = {step}
+            error = error + (z - at).square().sum()
+        ({scaled}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "scaled", "verdict"),
+    [
+        ("z + 0.1 * field(z)", "error / points", Verdict.EQUIVALENT),
+        # Each is one sample, but the mean over its moments weighs those of short paths more.
+        ("z + 0.1 * field(z)", "error / (len(path) - 1) / K", Verdict.INCONCLUSIVE),
+        ("z + 0.1 * field(z)", "error / points / K", Verdict.INCONCLUSIVE),
+        # What is given to the model again is other data, which may be other samples.
+        ("at + 0.1 * field(at)", "error / points", Verdict.INCONCLUSIVE),
+        ("z + 0.1 * field(z + at)", "error / points", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_what_a_model_makes_of_a_vector_step_by_step_is_one_sample(
+    tmp_path: Path, step: str, scaled: str, verdict: Verdict
+) -> None:
+    result = watch_source(STEPS.format(step=step, scaled=scaled), tmp_path)
+    assert result.verdict is verdict, result.reason
+    if verdict is Verdict.EQUIVALENT:
+        assert any("each micro-batch is one sample" in note for note in result.notes)

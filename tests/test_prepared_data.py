@@ -129,6 +129,24 @@ def test_a_softmax_over_the_rows_counts_exponentials(has_graph: bool) -> None:
     assert result.windows[0].weights == pytest.approx(weights_of(exponentials), rel=1e-5)
 
 
+def queries() -> list[Batch]:
+    """Lists of unlike lengths, each with a number for every item that says how relevant it is."""
+    torch.manual_seed(4)
+    lengths = (4, 7, 3, 6, 5, 8)
+    return [(torch.randn(n, 6), torch.randn(n), torch.randn(n)) for n in lengths]
+
+
+def listwise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return -(w.softmax(0) * F.log_softmax(model(x).squeeze(-1), 0)).sum()
+
+
+def test_the_distribution_that_one_softmax_is_compared_with_counts_no_units() -> None:
+    result = trained(network(), queries(), listwise)
+    # Whether the rows of a list are samples is not known.
+    assert (result.verdict, codes(result)) == (Verdict.INCONCLUSIVE, set()), result.reason
+    assert [window.weights for window in result.windows] == [pytest.approx((1.0, 1.0, 1.0))] * WINDOWS
+
+
 def of_unlike_lengths() -> list[Batch]:
     """Sequences that cannot be concatenated, with weights whose sums are equal."""
     data = batches(total=2.3)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from watching import watch_source
 
 from gradcheck_accum.results.verdict import Verdict, VerifyResult
 from gradcheck_accum.verify import observe
@@ -98,3 +100,45 @@ def test_targets_of_their_own_image_or_of_all_data_are(shared: bool) -> None:
     result, error = watched(as_they_are, shared)
     assert error < 1e-12
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+BOXES_OF_ROWS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+# As many rows as a box has coordinates, and two to four boxes for each.
+images = [[torch.rand(2 + (i + j) % 3, 4) for j in range(4)] for i in range(6)]
+xs = [torch.randn(4, 6) for _ in images]
+for first in range(0, 6, 3):
+    window = images[first : first + 3]
+    total = sum(len(boxes) for own in window for boxes in own)
+    for x, own in zip(xs[first : first + 3], window):
+        loss = 0.0
+        for out, boxes in zip({out}, own):
+            loss = loss + F.smooth_l1_loss(out.expand(len(boxes), 4), boxes, reduction="sum")
+        ({scaled}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+COUPLED = {Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.INCONCLUSIVE}
+
+
+@pytest.mark.parametrize(
+    ("out", "scaled", "verdicts"),
+    [
+        ("model(x)", "loss / total", {Verdict.EQUIVALENT}),
+        ("model(x)", "loss / sum(map(len, own))", {Verdict.DEVIATES, Verdict.INCONCLUSIVE}),
+        ("model(x).softmax(0)", "loss / total", COUPLED),
+        ("model(x) - model(x).mean(0)", "loss / total", COUPLED),
+        ("model(x) + model(x[:1])", "loss / total", COUPLED),
+    ],
+)
+def test_boxes_of_each_row_are_not_taken_apart_by_their_coordinates(
+    tmp_path: Path, out: str, scaled: str, verdicts: set[Verdict]
+) -> None:
+    result = watch_source(BOXES_OF_ROWS.format(out=out, scaled=scaled), tmp_path)
+    assert result.verdict in verdicts, result.reason

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from watching import trained
+from watching import trained, watch_source
 
 from gradcheck_accum.results.verdict import Verdict
 
@@ -46,3 +48,42 @@ def test_one_sample_with_itself_alone_has_no_gradient_but_a_large_batch_has() ->
     result = trained(model, windows(1), in_batch_negatives)
     assert result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION), result.reason
     assert "scaled differently" not in result.reason
+
+
+REMAINDERS = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Linear(5, 4)
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+K = 3
+for epoch in range(2):
+    held = 0
+    for i in range(7):
+        a = torch.randn(4, 5)
+        # The negatives of the remainders are {far} away.
+        n = torch.randn(4, 5) + ({far} if i == 6 else 0.0)
+        loss = nn.functional.triplet_margin_loss(net(a), net(a + 0.1), net(n), margin=3.0)
+        (loss / K).backward()
+        held += 1
+        if held == K:
+            opt.step()
+            opt.zero_grad()
+            held = 0
+    for p in net.parameters():
+        p.grad.mul_({factor})
+    opt.step()
+    opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("far", "factor", "codes"), [(100.0, "K / held", []), (0.0, "K / held", []), (0.0, "1.0", ["GA103"])]
+)
+def test_what_multiplied_gradients_that_are_zero_does_not_show(
+    tmp_path: Path, far: float, factor: str, codes: list[str]
+) -> None:
+    result = watch_source(REMAINDERS.format(far=far, factor=factor), tmp_path)
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason
+    assert [d.mistake.code for d in result.diagnosis] == codes

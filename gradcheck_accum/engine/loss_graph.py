@@ -23,7 +23,7 @@ from gradcheck_accum.engine.graph_nodes import (
     sizes_of,
 )
 from gradcheck_accum.engine.losses_in_vectors import losses_below
-from gradcheck_accum.engine.transformed import all_samples, number_of
+from gradcheck_accum.engine.transformed import all_samples, is_wrapped, number_of
 from gradcheck_accum.engine.weighted_sums import SharesOf, counted_units, weighted_units
 from gradcheck_accum.ledger.events import Factor, Purpose, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
@@ -191,6 +191,10 @@ class _Walk:
             self.scale *= self.scales[node]
             return [(*only_edge(node), outer)]
         if name.startswith(("MulBackward", "DivBackward")):
+            mean = _mean_of_a_function(node, outer) if name.startswith("DivBackward") else None
+            if mean is not None:
+                self.add(mean, only_input(node))
+                return []
             factors = factors_of(node, name)
             if factors is None:
                 # Whatever it is, it belongs to the objective: K is not a number that requires a gradient.
@@ -269,7 +273,7 @@ def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
     """A term whose elements are multiplied by data, a mask or weights, with the units that these select or count."""
     places = term.units or 0.0
     operands, by = _weights_in_data(node, places)
-    if not operands:
+    if not operands or _is_of_one_distribution(node, places):
         return term
     units = weighted_units(operands, by, term.reduction is Reduction.MEAN, shares_of)
     if units is not None:
@@ -277,6 +281,38 @@ def _of_weighted(term: Term, node: Any, shares_of: SharesOf) -> Term:
     is_mean = term.reduction is not Reduction.SUM or any(_divides_by(factor, places) for factor in term.factors)
     units = None if is_mean or by else counted_units(operands)
     return term if units is None else replace(term, units=units)
+
+
+def _mean_of_a_function(node: Any, factors: tuple[Factor, ...]) -> Term | None:
+    """The mean that a function of PyTorch computes as a sum, divided by as many as are not masked; None if it is none.
+
+    No line of the source applied that division: it is the one inside a cross entropy with smoothed labels, say.
+    """
+    total, divisor = only_input(node), node._saved_other
+    if SCALED_AT in node.metadata or not isinstance(divisor, torch.Tensor) or divisor.numel() != 1:
+        return None
+    if total is None or not total.name().startswith("SumBackward0") or is_wrapped(divisor):
+        return None
+    inner = only_input(total)
+    mask = inner._saved_mask if inner is not None and inner.name().startswith("MaskedFillBackward") else None
+    if mask is None or list(mask.shape) != list(sizes_of(total)) or is_wrapped(mask):
+        return None
+    units = float(mask.logical_not().sum())
+    return Term("Mean", Reduction.MEAN, units, factors, _rows(total)) if _same(units, float(divisor)) else None
+
+
+def _is_of_one_distribution(node: Any, places: float) -> bool:
+    """Whether the elements that ``node`` reduces are log-probabilities that one softmax computed of all of them.
+
+    What multiplies them is then the distribution that it is compared with: they are no losses of units of their own.
+    """
+    inner = only_input(node)
+    while inner is not None and inner.name().startswith((*PASSED_ON, "MulBackward", "DivBackward", "NegBackward")):
+        inner = only_input(inner)
+    if inner is None or not inner.name().startswith("LogSoftmaxBackward"):
+        return False
+    sizes = shape_of(inner, 0)
+    return bool(sizes) and sizes[_signed(inner._saved_dim) % len(sizes)] == places
 
 
 def _divides_by(factor: Factor, number: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -136,12 +136,40 @@ def _is_one_sample(calls: Sequence[Call]) -> bool:
 
 
 def _is_of_vectors(calls: Sequence[Call]) -> bool:
-    """Whether models were given vectors alone, data or what another of them gave, and each of them once."""
+    """Whether models were given vectors alone: data, or what another of them gave.
+
+    What a model is given again, it has made itself, of the same data (the next moment of an equation that is solved).
+    """
     models = [c for c in calls if isinstance(c.function, nn.Module) and next(c.function.parameters(), None) is not None]
-    each = {id(call.function) for call in models}
-    known = {id(output) for call in models for output in call.outputs}
-    is_of_data = all(not t.requires_grad or id(t) in known for call in models for t in call.given)
-    return bool(models) and len(each) == len(models) and is_of_data and all(call.of_vectors for call in models)
+    if not models or not all(call.of_vectors for call in models):
+        return False
+    outputs = {id(output) for call in models for output in call.outputs}
+    given_first = {id(tensor) for tensor in models[0].given}
+    makers = {id(output): call for call in calls for output in call.outputs}
+    known, called = outputs | given_first, set[int]()
+    for call in models:
+        again = id(call.function) in called
+        called.add(id(call.function))
+        if again and not all(t.requires_grad and _is_made_of(t, known, makers) for t in call.given):
+            return False
+        if not again and not all(not t.requires_grad or id(t) in outputs for t in call.given):
+            return False
+    return True
+
+
+def _is_made_of(tensor: torch.Tensor, known: Collection[int], makers: Mapping[int, Call]) -> bool:
+    """Whether recorded calls made a tensor of nothing but ``known`` ones, and numbers without dimensions."""
+    pending, seen = [tensor], set[int]()
+    while pending:
+        own = pending.pop()
+        if id(own) in known or id(own) in seen:
+            continue
+        seen.add(id(own))
+        if id(own) in makers:
+            pending.extend(makers[id(own)].given)
+        elif own.dim():
+            return False
+    return True
 
 
 def needed_calls(

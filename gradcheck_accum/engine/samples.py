@@ -165,6 +165,9 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     number is a coincidence, and the leaf is left out. A square leaf may have been transposed. Yields nothing if there
     is one sample.
 
+    What a function was given one by one may have unlike lengths (the boxes of each row), which its other numbers
+    follow: it is replaced as it is, and then with its lengths kept.
+
     First, the tensors of a list, or those that the same weights were applied to one by one, may be one sample each, of
     any length (a set, a sequence), if there are as many as other leaves have rows.
     """
@@ -182,6 +185,7 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     for single in (parts, called) if called and called != parts else (parts,):
         seen: list[list[tuple[int, int, list[int]]]] = []
         apart = {leaf for each in single for leaf in each}
+        keeps_lengths = any(_are_ragged(program, own) for own in single) and all(len(program.leaves[i]) for i in apart)
         for several, axes in product((_together, _in_parts, None), ((0, 1), (1, 0))):
             places = (_held(i, program.leaves[i], count, several, axes) for i in data if i not in apart)
             held = tuple(one for one in places if one is not None)
@@ -189,6 +193,8 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
             if known not in seen:
                 seen.append(known)
                 yield Samples(program, count, held, single, may_be_parts=of_items)
+                if keeps_lengths:
+                    yield Samples(program, count, held, single, may_be_parts=of_items, keeps_lengths=True)
 
 
 def by_item(program: Program, others: Sequence[Program]) -> Iterator[Samples]:

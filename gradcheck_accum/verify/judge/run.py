@@ -55,6 +55,8 @@ from gradcheck_accum.verify.watching.observer import Observer
 from gradcheck_accum.verify.watching.subprocesses import unwatched
 
 _ROUNDING = "GA902"
+_OF_WEIGHTS = ("GA101", "GA102", "GA103", "GA104")
+"""Mistakes that the weights of a window's micro-batches show."""
 STRAY = (
     "backward() ran, but produced no gradients for any optimizer's parameters: only steps of a torch.optim.Optimizer "
     "are observed, not those of other libraries' optimizers; train with one of PyTorch's to compare"
@@ -108,7 +110,7 @@ def judge_ranks(
     ranked: list[list[tuple[Measured, WindowReport]]] = []
     coupled: dict[Location, str] = {}
     for rank, (own, ledger, readings) in enumerate(zip(seen, ledgers, read, strict=True)):
-        diagnosis = _merged(diagnosis, diagnose(ledger, readings))
+        diagnosis = _merged(diagnosis, _shown_by_gradients(diagnose(ledger, readings), ledger, own))
         notes += on_terms(readings.notes)
         scale_is_open = scale_is_open or readings.scale_is_open
         own_reports: list[tuple[Measured, WindowReport]] = []
@@ -197,6 +199,20 @@ def judge_ranks(
         help=advice,
         cost=_cost(seen[0].cost),
     )
+
+
+def _shown_by_gradients(found: Sequence[Diagnosis], ledger: Ledger, own: ObservedRun) -> list[Diagnosis]:
+    """The mistakes that were not found in weights of windows alone whose gradient is zero.
+
+    What the loop multiplied such a gradient by does not show, and is right whatever it was.
+    """
+    zero = {measured.step for measured in own.measured if measured.is_zero}
+    others = {window.index for window in ledger.windows if window.step not in zero} if zero else set[int]()
+    return [
+        d
+        for d in found
+        if not zero or d.mistake.code not in _OF_WEIGHTS or not d.windows or not others.isdisjoint(d.windows)
+    ]
 
 
 def _cost(cost: WindowCost | None) -> CostReport | None:
