@@ -170,10 +170,16 @@ def _draws_a_batch(run: State, name: str, given: list[Any]) -> bool:
 
 
 def _is_made_of_chance(run: State, function: v.Function, given: list[Any]) -> bool:
-    """Whether what a function gives is made of random numbers alone: it draws some, and was given only numbers."""
+    """Whether what a function gives is made of random numbers alone: it draws some, and was given no data."""
     if not run.loops.depth or not run.reach.draws_at_random(function.node) or run.reach.acts((function.node,)):
         return False
-    return all(isinstance(value, (Num, str, bool, type(None))) or _is_a_number(value) for value in given)
+    plain = (Num, str, bool, type(None), v.Chance)
+    return all(isinstance(value, plain) or _is_a_number(value) or _is_a_generator(value) for value in given)
+
+
+def _is_a_generator(value: Any) -> bool:
+    """Whether a value is one of Python's or NumPy's generators of random numbers."""
+    return isinstance(value, v.Reference) and value.path in GENERATORS.values()
 
 
 def _is_a_number(value: Any) -> bool:
@@ -348,6 +354,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     made_of_data = function_of_data(run, path, args, kwargs)
     if made_of_data is not NotImplemented:
         return made_of_data
+    if path == "torch.Generator":
+        return v.Chance(f"{path}()")
     if path in GENERATORS:
         return v.Reference(GENERATORS[path])
     if tail in CHOOSES_AT_RANDOM | CHOOSES_ONE and path.removesuffix(f".{tail}") in GENERATORS.values():
@@ -465,6 +473,8 @@ def _unseen(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: d
         return computed.scaled(Factor(None, purpose=Purpose.OBJECTIVE)) if inherited else computed
     if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
         return given[0]
+    if name.startswith("torch.") and given and isinstance(given[0], v.Parameters) and _are_numbers(given[1:]):
+        return given[0]
     whole = any(map(v.is_multiple_of_steps, given))
     if whole or any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
         return v.Configured(f"{name}()", whole=whole)
@@ -477,6 +487,11 @@ def _unseen(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: d
         got = f"{name}()" if name else ""
         return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
     return _result_of(run, node, name, given)
+
+
+def _are_numbers(given: list[Any]) -> bool:
+    """Whether all values are numbers, or say how to compute one: which norm, along which dimension."""
+    return all(isinstance(value, (Num, str, bool, type(None))) or v.is_setting(value) for value in given)
 
 
 def _wrapped_models(run: State, given: list[Any]) -> frozenset[str]:

@@ -33,6 +33,8 @@ def as_loss(run: State, value: Any) -> Tensor:
     """A value that ``backward`` is called on, as a loss: one that came from elsewhere may be scaled already."""
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, v.Parameters) and value.sources is not None:
+        return Tensor((v.Part("penalty", Reduction.NONE, (Factor(None),)),), value.sources)
     plain = isinstance(value, Symbol) and not value.name and not isinstance(value, v.Scaled)
     factors = () if plain else (Factor(None),)
     return Tensor((v.Part("loss", Reduction.MEAN, factors, run.recorder.micro_batch),))
