@@ -120,7 +120,8 @@ class Backward(Event):
     that what is not averaged yet is kept outside ``.grad`` until a later backward averages it: no clearing, clip or
     step reaches it. ``rescale`` is what the average is multiplied by on its way into ``.grad``. ``cut_off`` are the
     stores of the networks whose outputs the loss was computed from without a graph that leads back to them, as far as
-    the engine can tell.
+    the engine can tell. ``past_wrapper`` means that they were not averaged because what is wrapped for that was
+    called itself.
     """
 
     micro_batch: int
@@ -135,6 +136,7 @@ class Backward(Event):
     kept_apart: bool = False
     rescale: float = 1.0
     cut_off: frozenset[str] = frozenset()
+    past_wrapper: bool = False
 
     @property
     def waits(self) -> bool:
