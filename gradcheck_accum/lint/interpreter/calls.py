@@ -58,7 +58,7 @@ from gradcheck_accum.lint.torch_calls.losses import IGNORED, all_arguments, comp
 from gradcheck_accum.lint.torch_calls.masks import is_left_out, pads_to_the_longest, weighs_targets
 from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of_value
 from gradcheck_accum.lint.torch_calls.metrics import fields_of_text, read, shown_by_call
-from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
+from gradcheck_accum.lint.torch_calls.models import new_container, new_model, perhaps_summed, root_of, sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.torch_calls.own_networks import is_criterion, judged_by
 from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler, with_own_schedule
@@ -216,6 +216,8 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
             return computation(run, node, args, kwargs, sources_of(callee) or frozenset())
         case v.Model() if is_criterion(run, callee, all_arguments(args, kwargs)):
             return judged_by(run, node, callee, args, kwargs)
+        case v.Model(of_others=True):
+            return computation(run, node, args, kwargs, callee.sources)
         case v.Model() | v.Engine():
             return perhaps_summed(run, callee.name, computation(run, node, args, kwargs, frozenset({callee.name})))
         case v.Criterion():
@@ -346,6 +348,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross", "kl_div"))
     ):
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
+    if path in ("torch.nn.ModuleList", "torch.nn.Sequential"):
+        return new_container(run, node, args)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)
     framework = new_framework(path, kwargs) or new_driver(path, args) or new_parser(path)

@@ -94,7 +94,7 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
         case v.Model():
             if name in SAME_MODEL:
                 return base
-            return perhaps_summed(run, base.name, computation(run, node, args, kwargs, frozenset({base.name})))
+            return perhaps_summed(run, base.name, computation(run, node, args, kwargs, base.sources))
         case v.Criterion() if name in SAME_MODEL:
             return base
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
