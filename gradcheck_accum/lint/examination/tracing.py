@@ -82,7 +82,7 @@ def _is_of_no_data(backward: Backward) -> bool:
 
 
 def _next_of_data(backward: Backward, events: Iterable[Event]) -> Backward | None:
-    """The first of several events that is a backward of data to the same stores, if none of them uses or clears these."""
+    """The first of several events that is a backward of data to the same stores, unless one uses or clears these."""
     for event in events:
         if backward.stores.isdisjoint(getattr(event, "stores", ())):
             continue

@@ -421,6 +421,8 @@ def _sizes(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     if isinstance(size, (list, tuple)) and size:
         return list(size)
+    if tail == "eye" and len(args) == 1:
+        return [*args, *args]
     return args if tail in TAKES_SIZES else [size]
 
 
