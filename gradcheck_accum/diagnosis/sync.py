@@ -36,7 +36,9 @@ def find_synchronisation(account: Account) -> Iterator[Diagnosis]:
                     window.step.where,
                     " uses gradients that were not averaged over the ranks, and the ranks' weights drift apart",
                 ),
-                "run the forward and backward of every window's last micro-batch outside no_sync()",
+                "call the wrapper itself, and not the model in it (.module): its own forward prepares the averaging"
+                if last.past_wrapper
+                else "run the forward and backward of every window's last micro-batch outside no_sync()",
                 window,
                 states_steps=False,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gradcheck_accum.ledger.events import (
@@ -19,6 +19,7 @@ from gradcheck_accum.ledger.events import (
     Opaque,
     Purpose,
     Reason,
+    Reduction,
     ScaleGrads,
     ScalerUpdate,
     SchedulerStep,
@@ -39,7 +40,7 @@ def trace_of(record: Recorder) -> Trace:
     stores = Stores.of(record.raw)
     everything = stores.everything
     done = _with_doubts(record.raw)
-    events = [event for one in done for event in _events(record, one, stores, everything)]
+    events = _with_those_of_windows([event for one in done for event in _events(record, one, stores, everything)])
     reason, left = doubt(events, stores), stained(events)
     if left:
         events.insert(0, Opaque(where=record.raw[0].where, stores=left, reason=Reason("what another loss left there")))
@@ -59,6 +60,37 @@ def _with_doubts(raw: list[Recorded]) -> list[Recorded]:
     if any(one.kind == "zero" for one in raw):
         return raw
     return [replace(one, kind="opaque") if one.kind == GAVE_A_LOSS else one for one in raw]
+
+
+def _with_those_of_windows(events: list[Event]) -> list[Event]:
+    """Events in which a loss of weights alone, of no data, belongs to a micro-batch of its own window.
+
+    It is the last one that ran before it, or the first one after it if it begins the window.
+    """
+    placed = list(events)
+    for place, event in enumerate(events):
+        if isinstance(event, Backward) and _is_of_no_data(event):
+            others = _next_of_data(event, reversed(events[:place])) or _next_of_data(event, events[place + 1 :])
+            if others is not None:
+                number, epoch, given = others.micro_batch, others.epoch, others.given
+                placed[place] = replace(event, micro_batch=number, epoch=epoch, given=given)
+    return placed
+
+
+def _is_of_no_data(backward: Backward) -> bool:
+    return all(term.reduction is Reduction.NONE for term in backward.terms)
+
+
+def _next_of_data(backward: Backward, events: Iterable[Event]) -> Backward | None:
+    """The first of several events that is a backward of data to the same stores, unless one uses or clears these."""
+    for event in events:
+        if backward.stores.isdisjoint(getattr(event, "stores", ())):
+            continue
+        if isinstance(event, (Step, ZeroGrad)):
+            return None
+        if isinstance(event, Backward) and not _is_of_no_data(event):
+            return event
+    return None
 
 
 def _events(record: Recorder, one: Recorded, stores: Stores, everything: frozenset[str]) -> Sequence[Event]:

@@ -58,7 +58,7 @@ from gradcheck_accum.lint.torch_calls.losses import IGNORED, all_arguments, comp
 from gradcheck_accum.lint.torch_calls.masks import is_left_out, pads_to_the_longest, weighs_targets
 from gradcheck_accum.lint.torch_calls.methods import function_of_data, method_of_value
 from gradcheck_accum.lint.torch_calls.metrics import fields_of_text, read, shown_by_call
-from gradcheck_accum.lint.torch_calls.models import new_model, perhaps_summed, root_of, sources_of
+from gradcheck_accum.lint.torch_calls.models import new_container, new_model, perhaps_summed, root_of, sources_of
 from gradcheck_accum.lint.torch_calls.optimizers import as_optimizer, looks_like_optimizer, new_optimizer
 from gradcheck_accum.lint.torch_calls.own_networks import is_criterion, judged_by
 from gradcheck_accum.lint.torch_calls.schedulers import new_scheduler, with_own_schedule
@@ -170,10 +170,16 @@ def _draws_a_batch(run: State, name: str, given: list[Any]) -> bool:
 
 
 def _is_made_of_chance(run: State, function: v.Function, given: list[Any]) -> bool:
-    """Whether what a function gives is made of random numbers alone: it draws some, and was given only numbers."""
+    """Whether what a function gives is made of random numbers alone: it draws some, and was given no data."""
     if not run.loops.depth or not run.reach.draws_at_random(function.node) or run.reach.acts((function.node,)):
         return False
-    return all(isinstance(value, (Num, str, bool, type(None))) or _is_a_number(value) for value in given)
+    plain = (Num, str, bool, type(None), v.Chance)
+    return all(isinstance(value, plain) or _is_a_number(value) or _is_a_generator(value) for value in given)
+
+
+def _is_a_generator(value: Any) -> bool:
+    """Whether a value is one of Python's or NumPy's generators of random numbers."""
+    return isinstance(value, v.Reference) and value.path in GENERATORS.values()
 
 
 def _is_a_number(value: Any) -> bool:
@@ -210,6 +216,8 @@ def call_value(run: State, node: syntax.Call, callee: Any, args: list[Any], kwar
             return computation(run, node, args, kwargs, sources_of(callee) or frozenset())
         case v.Model() if is_criterion(run, callee, all_arguments(args, kwargs)):
             return judged_by(run, node, callee, args, kwargs)
+        case v.Model(of_others=True):
+            return computation(run, node, args, kwargs, callee.sources)
         case v.Model() | v.Engine():
             return perhaps_summed(run, callee.name, computation(run, node, args, kwargs, frozenset({callee.name})))
         case v.Criterion():
@@ -340,6 +348,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross", "kl_div"))
     ):
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
+    if path in ("torch.nn.ModuleList", "torch.nn.Sequential"):
+        return new_container(run, node, args)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)
     framework = new_framework(path, kwargs) or new_driver(path, args) or new_parser(path)
@@ -348,6 +358,8 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
     made_of_data = function_of_data(run, path, args, kwargs)
     if made_of_data is not NotImplemented:
         return made_of_data
+    if path == "torch.Generator":
+        return v.Chance(f"{path}()")
     if path in GENERATORS:
         return v.Reference(GENERATORS[path])
     if tail in CHOOSES_AT_RANDOM | CHOOSES_ONE and path.removesuffix(f".{tail}") in GENERATORS.values():
@@ -409,6 +421,8 @@ def _sizes(tail: str, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     size = kwargs.get("size", args[place] if len(args) > max(place, 0) else None)
     if isinstance(size, (list, tuple)) and size:
         return list(size)
+    if tail == "eye" and len(args) == 1:
+        return [*args, *args]
     return args if tail in TAKES_SIZES else [size]
 
 
@@ -465,6 +479,8 @@ def _unseen(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: d
         return computed.scaled(Factor(None, purpose=Purpose.OBJECTIVE)) if inherited else computed
     if len(given) == 1 and isinstance(given[0], (v.Model, v.Parameters, v.Loader)):
         return given[0]
+    if name.startswith("torch.") and given and isinstance(given[0], v.Parameters) and _are_numbers(given[1:]):
+        return given[0]
     whole = any(map(v.is_multiple_of_steps, given))
     if whole or any(isinstance(value, Num) and value.tags & {v.STEPS, v.DERIVED} for value in given):
         return v.Configured(f"{name}()", whole=whole)
@@ -477,6 +493,11 @@ def _unseen(run: State, node: syntax.Call, name: str, args: list[Any], kwargs: d
         got = f"{name}()" if name else ""
         return v.Got(got, turn=run.loops.turn) if run.loops.depth else Symbol(got)
     return _result_of(run, node, name, given)
+
+
+def _are_numbers(given: list[Any]) -> bool:
+    """Whether all values are numbers, or say how to compute one: which norm, along which dimension."""
+    return all(isinstance(value, (Num, str, bool, type(None))) or v.is_setting(value) for value in given)
 
 
 def _wrapped_models(run: State, given: list[Any]) -> frozenset[str]:

@@ -186,7 +186,7 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
         if steps_if in (Comparison.EQ, Comparison.GTE):
             run.note_count(right_node, right)
         if steps_if in (Comparison.EQ, Comparison.GTE, Comparison.GT):
-            run.note_bound(right)
+            run.note_bound(right, left)
         if right is None and is_gradient(node.left) and op in (Comparison.IS, Comparison.ISNOT):
             # Whether a parameter was used at all is no question of accumulation.
             outcome: Any = op is Comparison.ISNOT

@@ -65,6 +65,8 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
             return _some_batches(run), True, False
         case v.Parameters() | v.Gradient():
             return [source], False, False
+        case v.Model(of_others=True):
+            return list(source.held), False, False
         case v.Model():
             # One of its members stands for all.
             return [v.Member(source=f"{source.name}.*")], False, False
@@ -92,6 +94,10 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
                 items = items[: run.knowledge.counted_in(len(items))]
             return items, any(draws for _, draws, _ in plans), any(is_pass for _, _, is_pass in plans)
         case ("islice", inner, *bounds):
+            if trains and isinstance(inner, v.Stream) and inner.is_endless and run.reach.steps(loop.body):
+                counted = _as_many_as(run, bounds)
+                if counted is not None:
+                    return counted, True, False
             goes_on = isinstance(inner, v.Stream)
             items, draws, is_pass = (_some_batches(run), True, False) if goes_on else plan(run, inner, loop, trains)
             if trains and is_pass and len(bounds) == 1 and v.is_named(bounds[0]) and run.reach.steps(loop.body):
@@ -166,6 +172,16 @@ def _as_far_as(run: State, items: Iterable[Any], most: Symbol) -> Iterable[Any]:
     run.recorder.assumed_length = True
     several = list(items)
     return several if _divides_by_size(most) else several[: run.knowledge.counted_in(len(several))]
+
+
+def _as_many_as(run: State, bounds: Sequence[Any]) -> list[Any] | None:
+    """As many batches of a stream without an end as the source says in a number; None where it does not."""
+    match bounds:
+        case [Num(value=int() as count)] if count > 0 and not bounds[0].tags:
+            several = run.knowledge.enough_of(count) if count > 4 * run.knowledge.unbounded_length() > _FEW else count
+            run.recorder.assumed_turns = run.recorder.assumed_turns or several < count
+            return [v.Data()] * several
+    return None
 
 
 def _counting(source: Any) -> tuple[Iterable[Any], bool, bool] | None:
@@ -631,6 +647,10 @@ def items_of(run: State, source: Any, limit: int) -> list[Any] | None:
             return source.batches()
         case v.Optimizer():
             return [source]
+        case v.Model(of_others=True):
+            return list(source.held)
+        case v.Model() if source.held:
+            return [v.Member(source=f"{source.name}.{place}") for place in range(len(source.held))]
         case v.Data() if source.rows is not None and source.rows <= limit:
             return [v.Data(made=source.made) for _ in range(source.rows)]
     return None

@@ -189,9 +189,16 @@ def _sum(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
         for item in items[1:]:
             total = binary(run, Operator.ADD, total, item)
         return total
+    if isinstance(items, v.Parameters):
+        return items
     if isinstance(items, Tensor):
         return items.reduced(Reduction.SUM) if items.elementwise else replace(items, is_each=False)
     return items if isinstance(items, v.Scaled) else Symbol()
+
+
+def _deque(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    # One that holds the last few is no list of all.
+    return _list(run, args, kwargs) if len(args) < 2 and not kwargs else NotImplemented
 
 
 def _dict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -307,6 +314,10 @@ def _stack(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if rows is not None and not run.loops.depth:
         along = _along(args, kwargs)
         return v.Data(len(rows) if along == 0 else rows[0] if along is not None else None)
+    if isinstance(items, v.Parameters):
+        return items
+    if isinstance(items, (list, tuple)) and v.all_parameters(items):
+        return v.united(items)
     if isinstance(items, (list, tuple)) and items and all(isinstance(item, Tensor) for item in items):
         if all(isinstance(part.flow, v.Detached) for item in items for part in item.parts):
             return list(items)  # numbers that were read from losses
@@ -500,6 +511,7 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "TensorDataset": _tensor_dataset,
     "chain": _chain,
     "count": _count,
+    "deque": _deque,
     "cycle": _cycle,
     "islice": _islice,
     "tqdm": _first,

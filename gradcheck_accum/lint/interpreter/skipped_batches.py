@@ -46,11 +46,13 @@ def keeps_out(run: State, node: syntax.If, scope: v.Scope) -> bool:
 def handler_of(run: State, node: syntax.Try) -> syntax.ExceptHandler | None:
     """What handles an error that this micro-batch meets before its backward; None where it meets none.
 
-    The backward is tried too, or comes after what is tried, and the handler goes on to the next micro-batch.
+    The backward is tried too, or is what `else` does, or comes after what is tried, and the handler goes on to the
+    next micro-batch.
     """
-    if not run.loops.depth or inner_training_loop(run, node.body) is not None:
+    carried_out = (*node.body, *node.orelse)
+    if not run.loops.depth or inner_training_loop(run, carried_out) is not None:
         return None
-    has_backward, is_before = run.reach.backward_in(node.body), _is_before_the_backward(run, node)
+    has_backward, is_before = run.reach.backward_in(carried_out), _is_before_the_backward(run, node)
     handlers = [h for h in node.handlers if h.type is None or not _NO_ERROR.search(text_of(h.type))]
     handlers = [h for h in handlers if has_backward or (is_before and isinstance(h.body[-1], syntax.Continue))]
     swallowing = [h for h in handlers if not gives_up(h.body) and not run.reach.acts(h.body)]

@@ -117,6 +117,9 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
         case v.Parameters() | v.Gradient():
             return value
         case v.Model() if isinstance(index, (Num, str)):
+            own = value.member(int(index.value)) if isinstance(index, Num) else None
+            if own is not None:
+                return own
             return v.Member(source=f"{value.name}.{index.value if isinstance(index, Num) else index}")
         case Symbol():
             if isinstance(index, str):

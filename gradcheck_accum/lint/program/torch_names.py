@@ -175,7 +175,7 @@ JOINS = Names("joins data along a dimension that it has", STATES, "cat", "concat
 MAKES_DATA = Names(
     "makes a tensor that is no model's",
     STATES,
-    *("arange", "as_tensor", "empty", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn"),
+    *("arange", "as_tensor", "empty", "eye", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn"),
     *("randperm", "tensor", "zeros"),
 )
 MAKES_ARRAYS = Names(
@@ -183,7 +183,7 @@ MAKES_ARRAYS = Names(
     STATES,
     *("arange", "linspace", "normal", "permutation", "rand", "randint", "randn", "standard_normal", "uniform"),
 )
-MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "full", "linspace", "ones", "zeros")
+MAKES_CONSTANTS = Names("makes the same each time", STATES, "arange", "eye", "full", "linspace", "ones", "zeros")
 MAKES_AT_RANDOM = Names("makes another each time", STATES, "rand", "randint", "randn")
 CHOOSES_AT_RANDOM = Names("chooses some of what it is given, others each time", STATES, "choices", "sample")
 CHOOSES_ONE = Names("chooses one of what it is given, or so many", STATES, "choice")
@@ -202,7 +202,7 @@ CONSTANTS = Table(
     STATES,
     {f"{module}.{name}": value for module in ("math", "numpy", "torch") for name, value in (("pi", pi), ("e", e))},
 )
-TAKES_SIZES = Names("is given one size after another", STATES, "empty", "ones", "rand", "randn", "zeros")
+TAKES_SIZES = Names("is given one size after another", STATES, "empty", "eye", "ones", "rand", "randn", "zeros")
 TAKES_VALUES = Names("makes data of values, and is given no size", STATES, "tensor", "as_tensor", "from_numpy")
 PLACE_OF_SIZE = Table(
     "which argument is the number of rows, if not the first",

@@ -150,15 +150,17 @@ class Knowledge:
             return self._window
         return found[0] if len(found) == 1 else None
 
-    def note_bound(self, number: Num, boundary: syntax.If) -> None:
+    def note_bound(self, number: Num, boundary: syntax.If, count: frozenset[str]) -> None:
         """Note what a count is compared with in a condition that decides on a step.
+
+        ``count`` are the origins of that count, if it has just come to the number: it is K then.
 
         Raises Restart where this run has gone by other numbers, and no whole window may be of this one.
         """
         value, is_new = int(number.value), boundary not in self._bounds
         matters = is_new and self._is_relied_on and value <= LARGEST_STEPS
         length = self.pass_length() if matters else 0
-        self._bounds[boundary] = WindowBound(value, number.origins)
+        self._bounds[boundary] = WindowBound(value, number.origins, count=count)
         if matters and (math.lcm(*self.window) % value or self.pass_length() != length):
             raise Restart
 

@@ -192,9 +192,17 @@ class Recorder:
         return max(known) if known and len(known) == len(own) else self.micro_batch
 
     def backward(
-        self, node: syntax.Node, tensor: Tensor, synced: bool | None, called_from: tuple[tuple[int, int], ...] = ()
+        self,
+        node: syntax.Node,
+        tensor: Tensor,
+        synced: bool | None,
+        called_from: tuple[tuple[int, int], ...] = (),
+        *,
+        past_wrapper: bool = False,
     ) -> None:
         """``backward`` was called on ``tensor``; ``synced`` says whether its gradients are averaged over the ranks.
+
+        If they are not, ``past_wrapper`` says that what is wrapped for that was called itself.
 
         ``called_from`` are the places of the calls that it is in: called from another one, a function is not at the
         same place again.
@@ -239,6 +247,7 @@ class Recorder:
                     "grad_scaled": tensor.grad_scaled,
                     "synced": synced,
                     "cut_off": tensor.cut_off,
+                    "past_wrapper": past_wrapper,
                 },
             )
         )

@@ -197,11 +197,12 @@ class State:
         if isinstance(value, Num) and (self.question.in_boundary or self.question.branch is None):
             self.recorder.relied_on |= value.names
 
-    def note_bound(self, value: Any) -> None:
+    def note_bound(self, value: Any, count: Any) -> None:
         """Note what a count is compared with where the loop decides on a step, if that is no length of the data."""
         whole = isinstance(value, Num) and isinstance(value.value, int) and value.value > 1
         if whole and self.boundary is not None and not value.tags & {v.LENGTH, v.TOTAL, v.UNITS, v.ASSUMED}:
-            self.knowledge.note_bound(value, self.boundary)
+            has_come = isinstance(count, Num) and count.value == value.value and not count.tags & {v.LENGTH, v.UNITS}
+            self.knowledge.note_bound(value, self.boundary, count.origins if has_come else frozenset())
 
     def forget(self, name: str) -> None:
         """A call gives another object of this name: it has nothing that was put into the one before."""

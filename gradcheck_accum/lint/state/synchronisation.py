@@ -27,6 +27,8 @@ class Synchronisation:
         """Models that ran forward, and not past what wraps them, since the last backward."""
         self._passed_by: set[str] = set()
         """Models of which what is wrapped has run by itself."""
+        self._ran_past: set[str] = set()
+        """Those whose last forward was one past what wraps them."""
         self._is_doubted = False
         """Whether it depends on an answer that is not valid in every turn of its loop."""
         self._made = 0
@@ -70,6 +72,7 @@ class Synchronisation:
         for source in sources:
             self._forwards[source] = self._on.get(source, True)
             self._prepared.add(source)
+            self._ran_past.discard(source)
 
     @contextmanager
     def passed_by(self, source: str) -> Iterator[None]:
@@ -80,6 +83,7 @@ class Synchronisation:
         if not prepared:
             self._forwards[source] = False
             self._prepared.discard(source)
+            self._ran_past.add(source)
 
     @property
     def knows_wrapped(self) -> bool:
@@ -96,6 +100,10 @@ class Synchronisation:
         No word here leaves any on its rank, and what is wrapped is never run by itself.
         """
         return frozenset() if self._mentioned else frozenset(sources) & self._wrapped - self._passed_by
+
+    def ran_past(self, models: Iterable[str]) -> bool:
+        """Whether what is wrapped has run forward itself, last, of one of the models that a loss came from."""
+        return not self._ran_past.isdisjoint(models)
 
     def of_backward(self, models: Iterable[str]) -> bool | None:
         """Whether a backward now averages the gradients of the models that a loss came from; None if not known."""

@@ -80,6 +80,9 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return left * right.value if fits else UNKNOWN  # type: ignore[operator]
     if isinstance(left, v.Parameters) and isinstance(right, v.Parameters):
         return v.united((left, right))
+    of_weights = next((one for one in (left, right) if isinstance(one, v.Parameters)), None)
+    if of_weights is not None and all(one is of_weights or _is_no_data(one) for one in (left, right)):
+        return of_weights  # a penalty, say
     if isinstance(left, v.Measured) or isinstance(right, v.Measured):
         return v.MEASURED
     if isinstance(left, v.Gradient) or isinstance(right, v.Gradient):
@@ -108,6 +111,11 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
         return _tensor_arithmetic(run, op, Tensor((replace(_fresh(run, "loss"), factors=factors),)), right)
     scales = op in (Operator.MULT, Operator.DIV) or isinstance(left, v.Scaled) or isinstance(right, v.Scaled)
     return v.SCALED if scales else UNKNOWN
+
+
+def _is_no_data(value: Any) -> bool:
+    """Whether a value is a number, or a setting that is one."""
+    return isinstance(value, Num) or v.is_setting(value)
 
 
 def _scales_by_steps(run: State, op: Operator, number: Num) -> bool:

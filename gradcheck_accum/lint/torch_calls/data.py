@@ -281,6 +281,9 @@ def batch_at(run: State, loader: v.Loader, index: Any) -> v.Data:
 def length_of_value(run: State, value: Any) -> Any:
     """``len(value)``."""
     match value:
+        case v.Loader() if run.knowledge.has_remainders and (given := batches_from(run, value)) is not None:
+            run.recorder.counted.add(v.tag_of_length(value))
+            return Num(len(given), _tags_of_length(value, assumed=False))
         case v.Loader():
             return Num(length_of(run, value), _tags_of_length(value, assumed=value.length is None))
         case v.Data():

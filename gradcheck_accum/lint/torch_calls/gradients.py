@@ -33,6 +33,8 @@ def as_loss(run: State, value: Any) -> Tensor:
     """A value that ``backward`` is called on, as a loss: one that came from elsewhere may be scaled already."""
     if isinstance(value, Tensor):
         return value
+    if isinstance(value, v.Parameters) and value.sources is not None:
+        return Tensor((v.Part("penalty", Reduction.NONE, (Factor(None),)),), value.sources)
     plain = isinstance(value, Symbol) and not value.name and not isinstance(value, v.Scaled)
     factors = () if plain else (Factor(None),)
     return Tensor((v.Part("loss", Reduction.MEAN, factors, run.recorder.micro_batch),))
@@ -49,7 +51,8 @@ def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -
     weighted = weighted or (any(part.assumed for part in loss.parts) and may_take_sums(run, loss.models))
     called_from = tuple(site for site in run.calls.sites if site[0] >= 0)
     loss = loss.scaled(Factor(None)) if weighted else loss
-    run.recorder.backward(run.calls.called_at or node, loss, synced, called_from)
+    past_wrapper = synced is False and run.sync.ran_past(loss.models)
+    run.recorder.backward(run.calls.called_at or node, loss, synced, called_from, past_wrapper=past_wrapper)
 
 
 def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_scaler: bool = False) -> None:

@@ -94,7 +94,7 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
         case v.Model():
             if name in SAME_MODEL:
                 return base
-            return perhaps_summed(run, base.name, computation(run, node, args, kwargs, frozenset({base.name})))
+            return perhaps_summed(run, base.name, computation(run, node, args, kwargs, base.sources))
         case v.Criterion() if name in SAME_MODEL:
             return base
         case v.Instance() if base.cls.is_model and base.cls.methods.get(name) is None and name not in base.attributes:
@@ -106,6 +106,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
         case list() if name in {"mean", "sum"} and base and all(map(is_read, base)):
             return mean(run, base, divides=name == "mean")
         case v.Scaled() if name not in READS:
+            return base
+        case v.Chance():
             return base
         case list():
             return _list_method(run, node, base, name, args)
@@ -274,8 +276,12 @@ def _list_method(run: State, node: syntax.Call, base: list[Any], name: str, args
             run.iterated.grown[id(base)] = base
         case "clear":
             base.clear()
-        case "pop":
-            return base.pop() if base else Symbol()
+        case "pop" | "popleft":
+            first = name == "popleft" or args[:1] == [Num(0)]
+            taken = base.pop(0 if first else -1) if base else Symbol()
+            # What a turn takes out of a list, and no other turn then finds there, is its data.
+            anew = run.loops.depth > 0 and not run.loops.passes
+            return v.made_in(taken, run.loops.turn) if anew and v.is_data(taken) else taken
         case "copy":
             return list(base)
         case _:

@@ -21,6 +21,17 @@ def new_model(
     return run.made.models.setdefault(way, v.Model(name_of_made(run, node, run.made.models), cls, args, kwargs))
 
 
+def new_container(run: State, node: syntax.Call, given: Sequence[Any]) -> v.Model:
+    """A list of networks made by a call: of those that have names, or of some that were made for it."""
+    model = new_model(run, node)
+    items = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
+    if items and all(isinstance(item, v.Model) for item in items):
+        nodes = [part for argument in node.args for part in getattr(argument, "elts", (argument,))]
+        named = all(isinstance(part, (syntax.Name, syntax.Attribute)) for part in nodes)
+        model.held, model.of_others = tuple(items), named and len(nodes) == len(items)
+    return model
+
+
 def perhaps_summed(run: State, source: str, computed: Tensor) -> Tensor:
     """What a model, or a method of one, computed: a sum, for all that is known, if its class computes sums."""
     made = (one for one in run.made.models.values() if source == one.name or source.startswith(f"{one.name}."))
@@ -35,7 +46,9 @@ def perhaps_summed(run: State, source: str, computed: Tensor) -> Tensor:
 def sources_of(base: Any) -> frozenset[str] | None:
     """The root name of a model whose parameters are asked for."""
     match base:
-        case v.Model() | v.Engine():
+        case v.Model():
+            return base.sources
+        case v.Engine():
             return frozenset({base.name})
         case v.Instance():
             return frozenset({base.cls.node.name})

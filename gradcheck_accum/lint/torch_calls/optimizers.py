@@ -71,7 +71,7 @@ def sources_in(value: Any, depth: int = 0) -> frozenset[str] | None:
     if isinstance(value, v.Parameters):
         return value.sources
     if isinstance(value, v.Model):
-        return frozenset({value.name})
+        return value.sources
     if isinstance(value, dict):
         return sources_in(value.get("params"), depth + 1)
     if isinstance(value, (list, tuple)):

@@ -65,6 +65,11 @@ class Word(Symbol):
 
 
 @dataclass(frozen=True, slots=True)
+class Chance(Symbol):
+    """A generator of random numbers: it holds no data, and what is drawn from it is as much as is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Extent(Symbol):
     """The size of data along another dimension than the first: of rows, it counts none."""
 

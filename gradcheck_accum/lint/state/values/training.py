@@ -25,6 +25,21 @@ class Model:
     """The object that its class's own methods are carried out on which average weights, once one has been."""
     attributes: dict[str, Any] | None = None
     """What was put into it that is no network, once one of them was asked for."""
+    held: Sequence[Model] = ()
+    """The networks of which it is a list, where the source shows all of them."""
+    of_others: bool = False
+    """Whether these have names of their own, and their weights are theirs."""
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The names of the networks whose weights it has."""
+        if self.of_others:
+            return frozenset().union(*(model.sources for model in self.held))
+        return frozenset({self.name})
+
+    def member(self, place: int) -> Model | None:
+        """The network at a place of the list that it is; None where that is not one with a name of its own."""
+        return self.held[place] if self.of_others and -len(self.held) <= place < len(self.held) else None
 
 
 @dataclass(slots=True, eq=False)
