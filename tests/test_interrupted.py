@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,8 +77,11 @@ def start() -> Iterator[Start]:
 def ended(started: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit status, standard output and standard error; no process and no file is left."""
     out, err = started.communicate(timeout=60)
+    # What ends closes its streams, which we read to their end, a moment before the system takes it off its list.
+    until = time.monotonic() + 60
     with pytest.raises(ProcessLookupError):
-        os.killpg(started.pid, 0)
+        while time.monotonic() < until:
+            os.killpg(started.pid, 0)
     assert not list(Path(os.environ["TMPDIR"]).glob("gradcheck-accum-*"))
     # An interrupt that reaches a callback which cannot raise is shown by Python itself; the next one ends the script.
     return started.returncode, out, re.sub(r"(?ms)^Exception ignored .*?^KeyboardInterrupt: *$\n?", "", err)

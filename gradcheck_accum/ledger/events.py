@@ -120,13 +120,9 @@ class Backward(Event):
     that what is not averaged yet is kept outside ``.grad`` until a later backward averages it: no clearing, clip or
     step reaches it. ``rescale`` is what the average is multiplied by on its way into ``.grad``. ``cut_off`` are the
     stores of the networks whose outputs the loss was computed from without a graph that leads back to them, as far as
-<<<<<<< HEAD
     the engine can tell. ``computation`` is the same for losses that the same calls computed, of the same parts of
     batches that one data loader gave; None where that is not known, or no other place has run a backward yet.
-=======
-    the engine can tell. ``past_wrapper`` means that they were not averaged because what is wrapped for that was
-    called itself.
->>>>>>> lintrec
+    ``past_wrapper`` means that they were not averaged because what is wrapped for that was called itself.
     """
 
     micro_batch: int
@@ -141,11 +137,8 @@ class Backward(Event):
     kept_apart: bool = False
     rescale: float = 1.0
     cut_off: frozenset[str] = frozenset()
-<<<<<<< HEAD
     computation: int | None = None
-=======
     past_wrapper: bool = False
->>>>>>> lintrec
 
     @property
     def waits(self) -> bool:
