@@ -28,7 +28,7 @@ MUTANTS ?= 8
 
 MATRIX_INSTALLED := $(VENV)/.matrix-installed
 
-.PHONY: demo docs test test-slow test-page explore fuzz fuzz-inputs gpu test-frameworks frameworks-table matrix mutants
+.PHONY: demo docs test test-slow test-thorough test-page explore fuzz fuzz-inputs gpu test-frameworks frameworks-table matrix mutants
 
 # Runs the second argument and fails unless its exit status is the first.
 define expect
@@ -57,7 +57,12 @@ test: $(INSTALLED)
 # What takes seconds by nature: several processes, whole scripts, hundreds of drawn loops. A file's tests share what is
 # dear to set up.
 test-slow: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "slow and not thorough"
+
+# Further cases of what the others show, for whoever makes a release: CI has to end on slow machines too.
+test-thorough: $(INSTALLED) $(FRAMEWORKS_INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m thorough
+	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/pytest -n 2 -m thorough tests/frameworks
 
 # The page of verify and compare in the system's own Chromium (CHROMIUM=path where it has another name); skipped where
 # there is none.

@@ -161,8 +161,8 @@ SCRIPTS = {
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        pytest.param(*case, id=name, marks=[] if name == "takes exit handlers away" else [pytest.mark.slow])
-        for name, case in SCRIPTS.items()
+        pytest.param(*case, id=name, marks=[pytest.mark.thorough] if number % 3 else [pytest.mark.slow])
+        for number, (name, case) in enumerate(SCRIPTS.items())
     ],
 )
 def test_a_verdict_or_one_clear_line(

@@ -87,10 +87,21 @@ def ended(started: subprocess.Popen[str]) -> tuple[int, str, str]:
     return started.returncode, out, re.sub(r"(?ms)^Exception ignored .*?^KeyboardInterrupt: *$\n?", "", err)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("whole_group", [False, True], ids=["it alone", "and its processes"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "number", "whole_group"),
+    [
+        pytest.param(
+            command,
+            number,
+            whole,
+            marks=pytest.mark.slow if (number is signal.SIGTERM) is whole else pytest.mark.thorough,
+            id=f"{command}-{number.name}-{'and its processes' if whole else 'it alone'}",
+        )
+        for command in COMMANDS
+        for number in (signal.SIGINT, signal.SIGTERM)
+        for whole in (False, True)
+    ],
+)
 def test_in_the_midst_of_a_run_the_report_is_of_what_was_seen(
     command: str, number: signal.Signals, whole_group: bool, start: Start
 ) -> None:

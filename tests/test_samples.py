@@ -32,11 +32,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+READ_FIRST = {"README", "tutorial", "verify"}
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
 @pytest.mark.slow
-@every_page
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[] if p.stem in READ_FIRST else [pytest.mark.thorough], id=p.stem) for p in PAGES],
+)
 def test_what_the_page_shows_happens(page: Path, tmp_path: Path) -> None:
     prepare(tmp_path)
     for command, shown, done in follow(page, tmp_path):

@@ -32,6 +32,9 @@ for epoch in range(2):
 """54 samples in batches of 3 and windows of 4: the last two of 18 micro-batches never reach a step."""
 
 
+OTHER_FORMATS = ["--output-format", "github"], ["--output-format", "json"]
+
+
 @pytest.fixture(autouse=True)
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -43,7 +46,10 @@ def test_the_whole_run_deviates(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stopped" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [[], ["--quiet"], ["--output-format", "github"], ["--output-format", "json"]])
+@pytest.mark.parametrize(
+    "options",
+    [[], *(pytest.param(options, marks=pytest.mark.thorough) for options in (["--quiet"], *OTHER_FORMATS))],
+)
 def test_every_format_says_that_an_equivalent_run_was_stopped(
     options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -177,7 +177,11 @@ class TestEndings:
         ("fault", "message"),
         [
             ("raise ValueError('no data')", "rank 1: the script raised ValueError: no data (train.py:35)"),
-            ("__import__('os').kill(__import__('os').getpid(), 9)", "rank 1: the script was killed by SIGKILL"),
+            pytest.param(
+                "__import__('os').kill(__import__('os').getpid(), 9)",
+                "rank 1: the script was killed by SIGKILL",
+                marks=pytest.mark.thorough,
+            ),
         ],
         ids=["raises", "is killed"],
     )

@@ -178,7 +178,11 @@ def test_a_wrong_loop_is_told_once_in_json(tmp_path: Path) -> None:
     ("fault", "message"),
     [
         ("raise ValueError('no data')", "rank 1: the script raised ValueError: no data (train.py:28)"),
-        ("__import__('os').kill(__import__('os').getpid(), 9)", "rank 1: the script was killed by SIGKILL"),
+        pytest.param(
+            "__import__('os').kill(__import__('os').getpid(), 9)",
+            "rank 1: the script was killed by SIGKILL",
+            marks=pytest.mark.thorough,
+        ),
         ("break", "rank 1 had ended by then, after 4 micro-batches, rank 0 ran"),
     ],
     ids=["raises", "is killed", "has less data"],
@@ -197,7 +201,7 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(fault: str, message: str, t
     assert not list(temporary.glob("gradcheck-accum-*"))
 
 
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_step_that_a_stopped_rank_had_yet_to_make_is_not_judged(stopped: int, tmp_path: Path) -> None:
     """The other one makes its second step, and waits for it in the third, until its process has ended."""
     interrupted = f"if dist.get_rank() == {stopped} and i == 7:\n                os.kill(os.getpid(), signal.SIGINT)"
@@ -254,6 +258,7 @@ def test_ranks_on_two_machines_give_one_report(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("machine-*/gradcheck-accum-*"))
 
 
+@pytest.mark.thorough
 def test_a_wrong_loop_on_two_machines_is_measured_over_both(tmp_path: Path) -> None:
     twin(tmp_path, " / held", "")
     first, second = launch_on_two_machines(tmp_path, *VERIFY, "train.py", "--output-format", "json")
@@ -276,8 +281,13 @@ import os
 @pytest.mark.parametrize(
     ("rank", "fault", "message"),
     [
-        (1, "raise ValueError('no data')", "rank 1: the script raised ValueError: no data (train.py:28)"),
-        (1, MACHINE_DIES, "rank 1 did not report (process or host lost)"),
+        pytest.param(
+            1,
+            "raise ValueError('no data')",
+            "rank 1: the script raised ValueError: no data (train.py:28)",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(1, MACHINE_DIES, "rank 1 did not report (process or host lost)", marks=pytest.mark.thorough),
         (0, MACHINE_DIES, "rank 0 exited without a report: torchrun's store at 127.0.0.1:"),
     ],
     ids=["the script of the second fails", "the second dies", "the first dies"],

@@ -277,6 +277,7 @@ def test_the_script_is_compared_shard_by_shard(tmp_path: Path) -> None:
 
 
 @needs_divisors
+@pytest.mark.thorough
 def test_a_wrong_script_is_told_in_json(tmp_path: Path) -> None:
     source = FIXTURE.read_text(encoding="utf-8")
     assert source.count(" / held") == 1

@@ -30,8 +30,8 @@ FAULTY = SCRIPTS | {name: loop for name, loop in written_loops().items() if name
 
 def each(sources: dict[str, str]) -> pytest.MarkDecorator:
     """A test for each script, those of one in turn, for they ask the same of it; the demo's trains for seconds."""
-    slow = [pytest.mark.slow]
-    params = [pytest.param(text, id=name, marks=slow * (name == "train_faulty")) for name, text in sources.items()]
+    long = [pytest.mark.thorough]
+    params = [pytest.param(text, id=name, marks=long * (name == "train_faulty")) for name, text in sources.items()]
     return pytest.mark.parametrize("source", params, scope="module")
 
 

@@ -521,7 +521,13 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "twin"), [(t.name, t) for t in TWINS], ids=[f"{t.name}: {t.says}" for t in TWINS])
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        pytest.param(t.name, t, id=f"{t.name}: {t.says}", marks=[pytest.mark.thorough] if number % 3 else [])
+        for number, t in enumerate(TWINS)
+    ],
+)
 def test_a_twin_of_a_script(name: str, twin: Twin, tmp_path: Path) -> None:
     source = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
     for before, after in twin.replaced:

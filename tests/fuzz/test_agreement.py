@@ -17,7 +17,7 @@ drawn = settings(phases=(Phase.generate, Phase.shrink))
 
 
 @pytest.mark.slow
-@settings(drawn, max_examples=100)
+@settings(drawn, max_examples=40)
 @given(variants())
 def test_the_engines_agree(variant: Variant) -> None:
     comparison = compare(variant)
@@ -26,7 +26,7 @@ def test_the_engines_agree(variant: Variant) -> None:
 
 
 @pytest.mark.slow
-@settings(drawn, max_examples=100)
+@settings(drawn, max_examples=40)
 @given(variants(widened=True))
 def test_the_engines_agree_on_wider_loops(variant: Variant) -> None:
     comparison = compare(variant)

@@ -61,7 +61,7 @@ def test_every_file_is_counted_as_it_is_done(loops: Path, tmp_path: Path) -> Non
     assert told == [(ENOUGH_FOR_WORKERS + 9, ENOUGH_FOR_WORKERS + 9)]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_what_is_skipped_holds_no_finding(tmp_path: Path) -> None:
     for script in WRITTEN:
         (tmp_path / "train.py").write_text(script, encoding="utf-8")
