@@ -35,7 +35,7 @@ from gradcheck_accum.ledger.roles import (
 from gradcheck_accum.ledger.stated_names import is_literal, is_place, name_in
 from gradcheck_accum.ledger.unit_counts import counted_by, read_sum, undone_mean
 
-Applied = tuple[Location, tuple[float, ...]]
+Applied = tuple[Location | None, tuple[float, ...]]
 """A factor: where it was applied, and its values. It is the same for all terms of the loss."""
 
 
@@ -239,9 +239,9 @@ def _read(
 
 
 def _applied(columns: Iterable[Column]) -> frozenset[Applied]:
-    """The factors of the whole loss in these columns, as far as it is known where they were applied."""
+    """The factors of the whole loss in these columns; what divided gradients has no place, and is known by its values."""
     whole = (column for column in columns if column.whole and not column.scales_nothing)
-    return frozenset((column.factors[0].where, column.values) for column in whole if column.factors[0].where)
+    return frozenset((column.factors[0].where, column.values) for column in whole)
 
 
 def _note_weights(

@@ -149,9 +149,8 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
         left = [c for c in columns if c is not column and c is not undone]
         if evidence.is_total_of_window(column) and not _is_of_others(column, evidence):
             return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts)
-        is_either = _is_count_of_either(column, evidence)
-        counts_window = is_either and evidence.is_count_of_others(column)
-        if is_either and not counts_window:
+        counts_window = evidence.is_count_of_others(column)
+        if not counts_window and _is_count_of_either(column, evidence):
             note = _of_either(points[0].term.name, divisors[0])
             return Counted(Reduction.MEAN, left, True, divisors, list(divisors), is_unknown=True, notes=[note])
         if not counts_window and _is_own_count(column, evidence):

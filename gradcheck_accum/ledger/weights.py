@@ -373,9 +373,11 @@ class _Reader:
         }
         for one, reading in [*read.items()] if counted else ():
             others = [own for other, own in counted.items() if other is not one and other.lines == one.lines]
-            if not reading.is_dark or not others:
+            if not others:
                 continue
             evidence = self._evidence(one, _steps_of(one, [*read], self.windows, self.steps))
+            if not reading.is_dark and (reading.kind is Reduction.NONE or is_right(reading, evidence, shorter=True)):
+                continue
             evidence = replace(evidence, counts=[count for own in others for count in own])
             again = read_series(evidence, self.coefficient, in_a_run=self.in_a_run)
             if is_right(again, evidence):
@@ -417,7 +419,7 @@ class _Reader:
                 if both and right(other):
                     shared |= both
             if shared and not right(one):
-                first = min(shared, key=lambda each: (each[0].path, each[0].line, each[0].column))
+                first = min(shared, key=lambda each: (each[0].place, each[0].column) if each[0] else (("", 0), 0))
                 scaled = [other for other in others if first in read[other].scaled_by]
                 reading.give_up(_of_two_roles(one, scaled, first[0]))
 
@@ -466,11 +468,11 @@ def _of_unlike_samples(name: str) -> str:
     )
 
 
-def _of_two_roles(series: Series, others: Iterable[Series], where: Location) -> str:
+def _of_two_roles(series: Series, others: Iterable[Series], where: Location | None) -> str:
     """The note on a term that is divided by a count of another's units."""
     names = " and ".join(other.name for other in others)
     return (
-        f"{series.name} is divided (line {where.line}) by what {names} is scaled by, which makes neither a mean nor a "
+        f"{series.name} is divided{f' (line {where.line})' if where else ''} by what {names} is scaled by, which makes neither a mean nor a "
         "sum of it over the window: divide each term by its own count, or state --loss-coefficient"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gradcheck_accum.lint import syntax
@@ -29,7 +30,7 @@ from gradcheck_accum.lint.state.bindings import bind_in_comparison, bind_length,
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded, is_named, is_settled
 from gradcheck_accum.lint.syntax import Comparison, Junction, Operator, UnaryOperator, call_name, text_of
-from gradcheck_accum.lint.torch_calls.arithmetic import binary, of_numbers
+from gradcheck_accum.lint.torch_calls.arithmetic import binary, met, of_numbers
 from gradcheck_accum.lint.torch_calls.data import batches_of, length_of
 from gradcheck_accum.lint.torch_calls.gradient_changes import is_gradient
 from gradcheck_accum.lint.torch_calls.losses import compares_loss
@@ -208,7 +209,9 @@ def _compare(run: State, node: syntax.Compare, scope: v.Scope) -> Any:
         left = right
     compared = [value for value in (left, right) if isinstance(value, v.Data)]
     if result is UNKNOWN and compared:
-        return mask_of(compared[0], isinstance(left, Num) or isinstance(right, Num))
+        both = met(compared[0], compared[-1]) if len(compared) > 1 else compared[0]
+        asked = replace(both, made=compared[0].made) if len(compared) > 1 else both
+        return mask_of(asked, isinstance(left, Num) or isinstance(right, Num))
     if result is UNKNOWN and len(node.ops) == 1:
         bounds = [value.value for value in (left, right) if isinstance(value, Num)]
         if any(compares_loss(run, value, node.ops[0], *bounds) for value in (left, right)):

@@ -139,11 +139,20 @@ def _gradient_arithmetic(op: Operator, left: Any, right: Any) -> Any:
 
 
 def _of_data(op: Operator, left: v.Data, right: v.Data) -> v.Data:
-    """What arithmetic makes of data: of two of unlike sizes, one is repeated along some dimension."""
-    if op is not Operator.MATMULT and left.shape and right.shape:
-        return _repeated(left.shape, right.shape)
+    """What arithmetic makes of data."""
     # A product of matrices has as many rows as the left one.
-    same = op is Operator.MATMULT or right.rows in (None, left.rows)
+    return v.Data(left.rows, is_counted_out=left.is_counted_out) if op is Operator.MATMULT else met(left, right)
+
+
+def met(left: v.Data, right: v.Data) -> v.Data:
+    """What element-wise arithmetic or a comparison makes of data: of two of unlike sizes, one is repeated.
+
+    A vector is repeated for each row of what may have more dimensions, and has none of its own.
+    """
+    if left.shape and right.shape:
+        return _repeated(left.shape, right.shape)
+    left, right = (right, left) if len(left.shape) == 1 else (left, right)
+    same = right.rows in (None, left.rows) or len(right.shape) == 1
     rows = left.rows if same else right.rows if left.rows is None else None
     return v.Data(rows, is_counted_out=rows is None and left.is_determined and right.is_determined)
 

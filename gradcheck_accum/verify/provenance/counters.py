@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 from gradcheck_accum.verify.provenance.bindings import assigned, owner_of
-from gradcheck_accum.verify.provenance.following import Place, class_of_own, sources_of
+from gradcheck_accum.verify.provenance.following import Place, class_of_object, sources_of
 from gradcheck_accum.verify.provenance.lines import Bound, Line
 from gradcheck_accum.verify.provenance.returned import returned_by
 
@@ -54,7 +54,7 @@ def bounds_of_test(
                 if _is_test(value):
                     yield from bounds_of_test(value, holds, Line(at, value, line.chains), region, names - 1)
         case ast.Call() if names:
-            inner_test = returned_by(test, line.place)
+            inner_test = returned_by(test, line.place, may_do_more=True)
             if inner_test is not None:
                 yield from bounds_of_test(inner_test, holds, line, region, names - 1)
 
@@ -167,7 +167,7 @@ def _counts_windows(counter: ast.expr, line: Line, region: Sequence[ast.AST] | N
             counter = inner
     if not _is_plain(counter):
         return False
-    text = ast.unparse(counter)
+    text = _texts(counter, line)
     if not any(_grows(node, text) for node in _changes(counter, line)) or not _grows_by_one(counter, line):
         return False
     return region is None or any(_resets(n, text) for root in _may_reset(counter, line, region) for n in ast.walk(root))
@@ -203,23 +203,31 @@ def _changes(counter: ast.expr, line: Line) -> Iterator[ast.AST]:
             yield node
 
 
+def _texts(counter: ast.Name | ast.Attribute, line: Line) -> frozenset[str]:
+    """How a counter is written: ``window.held`` of an object is ``self.held`` in the methods of its class."""
+    texts = {ast.unparse(counter)}
+    if isinstance(counter, ast.Attribute) and _class_about(counter, line) is not None:
+        texts.add(f"self.{counter.attr}")
+    return frozenset(texts)
+
+
 def _class_about(counter: ast.expr, line: Line) -> ast.ClassDef | None:
     match counter:
         case ast.Attribute(value=ast.Name(id=name)):
-            return class_of_own(name, line.place)
+            return class_of_object(name, line.place)
     return None
 
 
 def _grows_by_one(counter: ast.Name | ast.Attribute, line: Line) -> bool:
     """Whether nothing shows that a number grows by something else than one."""
-    text = ast.unparse(counter)
+    text = _texts(counter, line)
     for node in _changes(counter, line):
         match node:
-            case ast.AugAssign(target=target, op=ast.Add(), value=value) if ast.unparse(target) == text:
+            case ast.AugAssign(target=target, op=ast.Add(), value=value) if ast.unparse(target) in text:
                 if not (isinstance(value, ast.Constant) and value.value == 1):
                     return False
             case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[_, _, _])):
-                if name == text:
+                if name in text:
                     return False
     return True
 
@@ -238,36 +246,36 @@ def _counts_passes(counter: ast.expr, line: Line) -> bool:
     return bool(names) and names <= outside
 
 
-def _resets(node: ast.AST, text: str) -> bool:
-    """Whether ``node`` resets the variable written as ``text``."""
+def _resets(node: ast.AST, text: frozenset[str]) -> bool:
+    """Whether ``node`` resets the variable that ``text`` has the ways to write of."""
     match node:
         case ast.Assign(targets=targets, value=value):
             pairs = [pair for target in targets for pair in assigned(target, value)]
-            return any(ast.unparse(own) == text and not _is_made_of(given, text) for own, given in pairs)
+            return any(ast.unparse(own) in text and not _is_made_of(given, text) for own, given in pairs)
         case ast.Call(func=ast.Attribute(value=owner, attr="clear")):
-            return ast.unparse(owner) == text
+            return ast.unparse(owner) in text
         case ast.Delete(targets=targets):
-            return any(ast.unparse(t).partition("[")[0] == text for t in targets)
+            return any(ast.unparse(t).partition("[")[0] in text for t in targets)
         case ast.AugAssign(target=target, op=ast.Sub()):
-            return ast.unparse(target) == text
+            return ast.unparse(target) in text
     return False
 
 
-def _grows(node: ast.AST, text: str) -> bool:
-    """Whether ``node`` increments the variable written as ``text``, or appends to it."""
+def _grows(node: ast.AST, text: frozenset[str]) -> bool:
+    """Whether ``node`` increments the variable that ``text`` has the ways to write of, or appends to it."""
     match node:
         case ast.AugAssign(target=target, op=ast.Add()):
-            return ast.unparse(target) == text
+            return ast.unparse(target) in text
         case ast.Assign(targets=[target], value=ast.BinOp(op=ast.Add(), right=ast.Constant(value=1)) as value):
-            return ast.unparse(target) == text and _is_made_of(value, text)
+            return ast.unparse(target) in text and _is_made_of(value, text)
         case ast.Call(func=ast.Attribute(value=owner, attr="append")):
-            return ast.unparse(owner) == text
+            return ast.unparse(owner) in text
     return False
 
 
-def _is_made_of(node: ast.expr | None, text: str) -> bool:
+def _is_made_of(node: ast.expr | None, text: frozenset[str]) -> bool:
     nodes = () if node is None else ast.walk(node)
-    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) == text for n in nodes)
+    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) in text for n in nodes)
 
 
 def _is_test(node: ast.expr) -> bool:

@@ -84,6 +84,19 @@ def class_of_own(name: str, place: Place) -> ast.ClassDef | None:
     return cls if own and own[0].arg == name else None
 
 
+def class_of_object(name: str, place: Place) -> ast.ClassDef | None:
+    """The class, in the same file, of the object that a name is: a method's ``self``, or made by a call of the class."""
+    own = class_of_own(name, place)
+    if own is not None:
+        return own
+    made = _of_name(name, place)
+    match [value for value, _ in made.values] if made.known else []:
+        case [ast.Call(func=ast.Name(id=kind))]:
+            found = [node for node in place.syntax.tree.body if isinstance(node, ast.ClassDef) and node.name == kind]
+            return found[0] if len(found) == 1 else None
+    return None
+
+
 def _of_name(name: str, place: Place) -> Sources:
     owner = owner_of(place.syntax, place.scope, name)
     if owner is None:

@@ -7,18 +7,21 @@ import copy
 
 from gradcheck_accum.verify.provenance.bindings import is_parameter, names_bound, owner_of, parameters
 from gradcheck_accum.verify.provenance.calls import argument_of, default_of
-from gradcheck_accum.verify.provenance.following import Place, class_of_own
+from gradcheck_accum.verify.provenance.following import Place, class_of_object
 
 
-def returned_by(call: ast.Call, place: Place) -> ast.expr | None:
-    """What a function of the same file returns, as an expression of its caller; None if it does more than return."""
+def returned_by(call: ast.Call, place: Place, *, may_do_more: bool = False) -> ast.expr | None:
+    """What a function of the same file returns, as an expression of its caller.
+
+    None if it does more than return; where it ``may_do_more``, as long as it returns at its end alone.
+    """
     match call.func:
         case ast.Name(id=name):
             owner = owner_of(place.syntax, place.scope, name)
             found = [] if owner is None else [b.node for b in names_bound(place.syntax, owner, name)]
             cls = None
         case ast.Attribute(value=ast.Name(id=owner_name), attr=name):
-            cls = class_of_own(owner_name, place)
+            cls = class_of_object(owner_name, place)
             found = [] if cls is None else [m for m in cls.body if getattr(m, "name", "") == name]
         case _:
             return None
@@ -28,6 +31,12 @@ def returned_by(call: ast.Call, place: Place) -> ast.expr | None:
     match [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]:
         case [ast.Return(value=ast.expr() as value)]:
             return _in_words_of(call, function, cls, value, place)
+        case [*before, ast.Return(value=ast.expr() as value)] if may_do_more:
+            nodes = [node for statement in before for node in ast.walk(statement)]
+            changed = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+            names = {n.id for n in ast.walk(value) if isinstance(n, ast.Name)}
+            if changed.isdisjoint(names) and not any(isinstance(n, ast.Return | ast.Yield) for n in nodes):
+                return _in_words_of(call, function, cls, value, place)
     return None
 
 
