@@ -85,7 +85,7 @@ def class_of_own(name: str, place: Place) -> ast.ClassDef | None:
 
 
 def class_of_object(name: str, place: Place) -> ast.ClassDef | None:
-    """The class, in the same file, of the object that a name is: a method's ``self``, or made by a call of the class."""
+    """The class, in the same file, of the object that a name is: a method's ``self``, or what a call of it made."""
     own = class_of_own(name, place)
     if own is not None:
         return own
