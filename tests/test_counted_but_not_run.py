@@ -208,3 +208,33 @@ def test_the_step_is_skipped_with_the_micro_batch_that_would_have_made_it(
     result = watch_source(source, tmp_path)
     assert [d.mistake.code for d in result.diagnosis] == codes
     assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT)
+
+
+TWO_TASKS = """
+import torch
+from itertools import cycle
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(6)
+K = 2
+kinds = DataLoader(TensorDataset(torch.randn(30, 4), torch.randint(0, 3, (30,))), batch_size=5)
+sizes = DataLoader(TensorDataset(torch.randn(20, 4), torch.randn(20, 2)), batch_size=5)
+trunk = nn.Linear(4, 6)
+heads = {"kind": nn.Linear(6, 3), "size": nn.Linear(6, 2)}
+optimizer = torch.optim.SGD([p for part in (trunk, *heads.values()) for p in part.parameters()], lr=0.1)
+def loss_of(name, x, y):
+    out = heads[name](trunk(x).tanh())
+    return nn.functional.cross_entropy(out, y) if name == "kind" else nn.functional.mse_loss(out, y)
+for i, (kind, size) in enumerate(zip(kinds, cycle(sizes))):
+    for name, (x, y) in (("kind", kind), ("size", size)):
+        (loss_of(name, x, y) / K).backward()
+    if (i + 1) % K == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_tasks_whose_data_come_again_are_no_skipped_micro_batches(tmp_path: Path) -> None:
+    """What ``cycle`` kept is drawn from no loader, and each task has K micro-batches in each window all the same."""
+    result = watch_source(TWO_TASKS, tmp_path)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason

@@ -268,3 +268,43 @@ def test_a_number_that_a_function_returns_or_that_is_multiplied_next_is_a_produc
     """K * K divides twice, and 2 * K once, with a half for the loss's coefficient."""
     result = watch_source(MULTIPLIED.format(before=before, by=by), tmp_path)
     assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason
+
+
+KEEPS_COUNT = """
+import torch
+from torch import nn
+torch.manual_seed(4)
+K, ROWS, SIZE = {k}, {rows}, {size}
+class Window:
+    def __init__(self, weights, size):
+        self.weights, self.size, self.held = list(weights), size, 0
+    def add(self):
+        self.held += 1
+        return self.held == self.size
+    @torch.no_grad()
+    def average(self):
+        for weight in self.weights:
+            weight.grad /= self.held
+        self.held = 0
+def loss_of(out, target, n):
+    return (out - target).abs().sum(1).mean(){scale}
+net = nn.Linear(SIZE, SIZE)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+window = Window(net.parameters(), K)
+for x in torch.randn(6 * K * ROWS, SIZE).split(ROWS):
+    loss_of(net(x), x.flip(1), K).backward()
+    if window.add():
+        window.average()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("k", "rows", "size"), [(3, 5, 4), (4, 4, 4), (3, 3, 7)])
+@pytest.mark.parametrize(("scale", "codes"), [("", []), (" / n", ["GA102"]), (" * n", ["GA101"])])
+def test_a_count_that_an_object_keeps_comes_to_k(
+    k: int, rows: int, size: int, scale: str, codes: list[str], tmp_path: Path
+) -> None:
+    result = watch_source(KEEPS_COUNT.format(k=k, rows=rows, size=size, scale=scale), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes, result.reason
+    assert result.verdict is (Verdict.DEVIATES if codes else Verdict.EQUIVALENT), result.reason

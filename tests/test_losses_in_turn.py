@@ -304,3 +304,48 @@ def test_a_total_is_that_of_the_window_only_if_its_numbers_are(
 ) -> None:
     result = watch_source(TOTALS.format(before=before, count=count), tmp_path)
     assert (result.verdict is Verdict.EQUIVALENT) is is_right, result.reason
+
+
+ANCHORS = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(8)
+K, ROWS = {turns}, 3
+trunk, scores, corners = nn.Linear(6, 9), nn.Linear(9, 20), nn.Linear(9, 80)
+weights = [*trunk.parameters(), *scores.parameters(), *corners.parameters()]
+optimizer = torch.optim.SGD(weights, lr=0.05)
+def losses(x, found, places):
+    seen = trunk(x).relu()
+    each = F.binary_cross_entropy_with_logits(scores(seen), found.float(), reduction="none")
+    boxes = corners(seen).reshape(len(x), 20, 4)
+    return {scores}, F.smooth_l1_loss(boxes[found], places[found], reduction="sum")
+for window in range(5):
+    optimizer.zero_grad()
+    objects = 0
+    for _ in range(K):
+        found = torch.rand(ROWS, 20) < 0.1 + 0.2 * torch.rand(ROWS, 1)
+        score, box = losses(torch.randn(ROWS, 6), found, torch.randn(ROWS, 20, 4))
+        (score + box).backward()
+        objects += int(found.sum())
+    for weight in weights:
+        weight.grad.div_({divisor})
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("turns", [4, 3])
+@pytest.mark.parametrize(
+    ("scores", "divisor", "verdict"),
+    [
+        # A box has four numbers, whatever K is: their sum over its objects is four times their mean.
+        ("each.sum()", "max(objects, 1)", Verdict.EQUIVALENT),
+        ("each.sum()", "max(objects, 1) * K", Verdict.INCONCLUSIVE),
+        ("each.mean()", "max(objects, 1)", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_objects_that_gradients_are_divided_by_divide_all_terms(
+    turns: int, scores: str, divisor: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    result = watch_source(ANCHORS.format(turns=turns, scores=scores, divisor=divisor), tmp_path)
+    assert result.verdict is verdict, (result.reason, result.diagnosis)

@@ -239,7 +239,7 @@ def _read(
 
 
 def _applied(columns: Iterable[Column]) -> frozenset[Applied]:
-    """The factors of the whole loss in these columns; what divided gradients has no place, and is known by its value."""
+    """The factors of the whole loss in these columns; what divided gradients is known by its values alone."""
     whole = (column for column in columns if column.whole and not column.scales_nothing)
     return frozenset((column.factors[0].where, column.values) for column in whole)
 

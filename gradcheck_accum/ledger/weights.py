@@ -472,8 +472,9 @@ def _of_two_roles(series: Series, others: Iterable[Series], where: Location | No
     """The note on a term that is divided by a count of another's units."""
     names = " and ".join(other.name for other in others)
     return (
-        f"{series.name} is divided{f' (line {where.line})' if where else ''} by what {names} is scaled by, which makes neither a mean nor a "
-        "sum of it over the window: divide each term by its own count, or state --loss-coefficient"
+        f"{series.name} is divided{f' (line {where.line})' if where else ''} by what {names} is scaled by, which "
+        "makes neither a mean nor a sum of it over the window: divide each term by its own count, or state "
+        "--loss-coefficient"
     )
 
 
