@@ -448,8 +448,13 @@ class Evidence:
         return bool(totals) and column.comes_from(totals, divides=True) and all(p.divisor == 1 for p in self.points)
 
     def is_count_of_others(self, column: Column) -> bool:
-        """Whether a column divides by a number that counts the windows of another term: one number, by its origins."""
+        """Whether a column divides by a number that counts the windows of another term: one number, by its origins.
+
+        Numbers whose origins are not known, or that have K in them, are not known to be a count alone.
+        """
         first = column.factors[0]
+        if not first.origins or not first.origins.isdisjoint(self.counter):
+            return False
         return any(
             first.where == known.where
             and first.origins == known.origins
