@@ -32,9 +32,8 @@ from gradcheck_accum.engine.joining import LAYOUTS, are_offsets, may_be_groups
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.one_sample import (
-    differentiated_by,
     has_one_target,
-    is_reduced_in_turn,
+    is_of_derivatives,
     is_without_samples_dimension,
     may_be_of_a_batch,
     may_write_its_size,
@@ -179,7 +178,7 @@ class Prover:
                 return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
-            if found.coupled and differentiated_by(program) and not is_reduced_in_turn(program):
+            if found.coupled and is_of_derivatives(program):
                 return Proof(None, reason=DERIVED)
             if found.coupled and may_be_groups([*others]):
                 return Proof(None, reason=GROUPED)
@@ -235,7 +234,9 @@ class Prover:
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
         if found.reason != MIXED:
             return coupled
-        if any(term.rows and term.rows < samples.count for term in base.reading.terms):
+        # Terms of parts of a batch have fewer rows than it has, too, though no samples were made of several rows.
+        parted = samples.program.by_position and not samples.program.looks_up_rows
+        if not parted and any(term.rows and term.rows < samples.count for term in base.reading.terms):
             return replace(found, coupled=False, reason="")
         # Rows are looked up (the nodes of a graph by its edges): possibly those of one sample.
         looked_up = any(not is_float(leaves[i]) for i in inputs_of(samples.program) - first)

@@ -98,9 +98,12 @@ def differentiated_by(program: Program) -> set[int]:
     return found
 
 
-def is_reduced_in_turn(program: Program) -> bool:
-    """Whether one number of a micro-batch's loss may have been reduced from several rows in its own turn."""
-    return any(_is_one_row(program.leaves[i]) for i in _computed(program))
+def is_of_derivatives(program: Program) -> bool:
+    """Whether a micro-batch's rows may be parts of one sample, as its loss uses one number and its derivatives alone.
+
+    They are not if a number was reduced in the micro-batch's own turn: from their targets, say.
+    """
+    return bool(differentiated_by(program)) and not any(_is_one_row(program.leaves[i]) for i in _computed(program))
 
 
 def may_be_of_a_batch(program: Program, others: Sequence[Program]) -> bool:
