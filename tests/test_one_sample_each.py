@@ -418,3 +418,63 @@ for start in (0, 4):
 """
     result = watch_source(source, tmp_path)
     assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, ["GA901"]), result.reason
+
+
+MOLECULES = """
+import torch
+from torch import nn
+torch.manual_seed(6)
+torch.set_default_dtype(torch.float64)
+class Energy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.of_pair = nn.Sequential(nn.Linear(1, 6), {norm}, nn.Tanh(), nn.Linear(6, 1))
+    def forward(self, atoms):
+        first, second = torch.triu_indices(len(atoms), len(atoms), offset=1)
+        return self.of_pair((atoms[first] - atoms[second]).norm(dim=1, keepdim=True)).sum()
+model = Energy()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+molecules = [(torch.randn(n, 3), torch.randn(()), torch.randn(n, 3)) for n in {sizes}]
+def loss_of(atoms, energy, forces):
+    atoms = atoms.clone().requires_grad_()
+    found = model(atoms)
+    pulls = -torch.autograd.grad(found, atoms, create_graph=True)[0]
+    return {loss}
+for start in range(0, 12, 4):
+    window = molecules[start:start + 4]
+    for molecule in window:
+        (loss_of(*molecule){scale}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ENERGY_AND_FORCES = "(found - energy) ** 2 + 2 * (pulls - forces).square().mean()"
+MADE_IN_TURN = "(found - forces.norm(dim=1).sum()) ** 2 + 2 * (pulls - forces).square().mean()"
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        pytest.param({}, Verdict.EQUIVALENT, id="right"),
+        pytest.param({"scale": ""}, Verdict.DEVIATES, id="undivided"),
+        pytest.param({"sizes": UNEQUAL}, Verdict.DEVIATES, id="means-of-unlike-lengths"),
+        pytest.param({"norm": "nn.BatchNorm1d(6)"}, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, id="normalized"),
+        # The number of a batch, reduced from its rows in its own turn, is no molecule's.
+        pytest.param({"loss": MADE_IN_TURN}, Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, id="reduced-in-turn"),
+        # Nothing has a target of its own here but the rows, which may be atoms or samples.
+        pytest.param({"loss": "(pulls - forces).square().mean()"}, Verdict.INCONCLUSIVE, id="forces-alone"),
+    ],
+)
+def test_derivatives_of_a_samples_number_are_its_own(
+    parts: dict[str, object], verdict: Verdict, tmp_path: Path
+) -> None:
+    given = {"norm": "nn.Identity()", "sizes": EQUAL, "loss": ENERGY_AND_FORCES, "scale": " / 4", **parts}
+    result = watch_source(MOLECULES.format(**given), tmp_path)
+    assert result.verdict is verdict
+
+
+def test_rows_in_unlike_numbers_that_depend_on_each_other_may_be_one_sample(tmp_path: Path) -> None:
+    loss = "((pulls - forces).square() * (pulls.mean(0) - 1).square()).mean() + 0 * energy"
+    given = {"norm": "nn.Identity()", "sizes": UNEQUAL, "loss": loss, "scale": " / 4"}
+    result = watch_source(MOLECULES.format(**given), tmp_path)
+    assert result.verdict is not Verdict.EQUIVALENT
+    assert "GA901" not in [d.mistake.code for d in result.diagnosis]

@@ -442,3 +442,60 @@ def test_tensors_of_a_list_that_depend_on_each_other_may_be_one_sample(tmp_path:
     result = watch_source(STEPS_OF_A_SEQUENCE, tmp_path)
     assert (result.verdict, result.diagnosis) == (Verdict.INCONCLUSIVE, ()), result.reason
     assert "each of its micro-batches is one sample" in result.reason
+
+
+PARTS = """
+import torch
+from torch import nn
+F = nn.functional
+torch.manual_seed(5)
+torch.set_default_dtype(torch.float64)
+# As many channels as losses: no image's rows, nor the two parts of a batch, are its samples.
+model = nn.Sequential(nn.Flatten(), nn.Linear(18, 8), nn.Tanh(), nn.Linear(8, 4))
+teacher = nn.Sequential(nn.Flatten(), nn.Linear(18, 4)).requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+K = 2
+batches = [(torch.randn(3, 2, 3, 3), torch.randint(4, (3,)), torch.randn(6, 2, 3, 3)) for _ in range(6)]
+def loss_of(known, labels, unknown):
+    with torch.no_grad():
+        sure, guessed = teacher(unknown).softmax(1).max(1)
+    {outputs}
+    guesses = F.cross_entropy(others, guessed, reduction="none") * sure.ge(0.4)
+    return F.cross_entropy(first, labels) + 0.5 * guesses.mean(){and_more}
+for start in range(0, 6, K):
+    window = batches[start:start + K]
+    for batch in window:
+        loss = loss_of(*batch)
+        (loss{scale}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+JOINED = "first, others = model(torch.cat([known, unknown])).split([3, 6])"
+APART = "first, others = model(known), model(unknown)"
+
+
+@pytest.mark.parametrize("outputs", [JOINED, APART], ids=["joined", "apart"])
+def test_parts_of_a_batch_with_a_loss_each_are_no_two_samples(outputs: str, tmp_path: Path) -> None:
+    result = watch_source(PARTS.format(outputs=outputs, and_more="", scale=" / K"), tmp_path)
+    assert result.verdict is Verdict.EQUIVALENT
+    undivided = watch_source(PARTS.format(outputs=outputs, and_more="", scale=""), tmp_path)
+    assert [d.mistake.code for d in undivided.diagnosis] == ["GA101"]
+
+
+@pytest.mark.parametrize(
+    ("and_more", "verdict"),
+    [
+        pytest.param(
+            " + (first.mean(0) - others.mean(0)).square().sum()",
+            Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION,
+            id="parts-compared",
+        ),
+        # Some rows depend on each other, and others do not.
+        pytest.param(
+            " - (others @ others.T).log_softmax(1).diagonal().mean()", Verdict.INCONCLUSIVE, id="negatives-in-a-part"
+        ),
+    ],
+)
+def test_parts_of_a_batch_whose_samples_depend_on_each_other(and_more: str, verdict: Verdict, tmp_path: Path) -> None:
+    result = watch_source(PARTS.format(outputs=JOINED, and_more=and_more, scale=" / K"), tmp_path)
+    assert result.verdict is verdict, result.reason

@@ -33,6 +33,7 @@ from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.memory import is_plain
 from gradcheck_accum.engine.one_sample import (
     has_one_target,
+    is_of_derivatives,
     is_without_samples_dimension,
     may_be_of_a_batch,
     may_write_its_size,
@@ -59,6 +60,11 @@ PREPARED = (
 )
 ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
+DERIVED = (
+    "its loss is computed from one number for all rows of a micro-batch and its derivatives by these rows, so they may "
+    "be parts of one sample (the atoms of a molecule)"
+)
+GROUPED = "its micro-batches have unlike numbers of rows that depend on each other, so they may be parts of one sample"
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
 UNSURE_TARGETS = (
@@ -172,6 +178,10 @@ class Prover:
                 return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
+            if found.coupled and is_of_derivatives(program):
+                return Proof(None, reason=DERIVED)
+            if found.coupled and may_be_groups([*others]):
+                return Proof(None, reason=GROUPED)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
             if not found.coupled and _is_normalised(program, others):
@@ -224,7 +234,9 @@ class Prover:
         found = self._of_rows(floats if floats.leaves else samples, base, whole=True)
         if found.reason != MIXED:
             return coupled
-        if any(term.rows and term.rows < samples.count for term in base.reading.terms):
+        # Terms of parts of a batch have fewer rows than it has, too, though no samples were made of several rows.
+        parted = samples.program.by_position and not samples.program.looks_up_rows
+        if not parted and any(term.rows and term.rows < samples.count for term in base.reading.terms):
             return replace(found, coupled=False, reason="")
         # Rows are looked up (the nodes of a graph by its edges): possibly those of one sample.
         looked_up = any(not is_float(leaves[i]) for i in inputs_of(samples.program) - first)

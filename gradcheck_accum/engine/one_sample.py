@@ -6,6 +6,10 @@ A large batch of such samples is their mean or sum, and has no pair of samples t
 is computed from single numbers, ``(score - target) ** 2``, reduces one row if there is no other target: the root of a
 mean over several rows is a number, too.
 
+Derivatives of that number by the rows of its data (forces, a score) are the sample's too: where a loss uses one number
+and its derivatives, and nothing else of what a model makes of these rows, targets of the derivatives have as many rows
+as the data, and the number has its own.
+
 The target must be data that the micro-batch alone has. A constant, or the same tensor in every micro-batch, is no
 sample's target, but may be what a whole batch is compared with. So may a number that the loop reduced from several
 rows in the micro-batch's own turn (the mean of their targets); what was computed ahead is data. Where every micro-batch
@@ -20,8 +24,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from gradcheck_accum.engine.containers import leaves_of
 from gradcheck_accum.engine.loss_graph import LossReading
-from gradcheck_accum.engine.program import Program
+from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.samples import inputs_of
 from gradcheck_accum.ledger.events import Reduction, Term
 from gradcheck_accum.ledger.same_number import Same
@@ -37,11 +42,14 @@ def has_one_target(program: Program, others: Sequence[Program], reading: LossRea
     """
     of_data = [term for term in reading.terms if term.reduction is not Reduction.NONE]
     of_numbers = [term for term in of_data if reading.is_of_numbers(term)]
-    if not of_data or any(term.rows != 1 or term.units is None for term in of_data if term not in of_numbers):
+    by = differentiated_by(program)
+    of_rows = [term for term in of_data if term not in of_numbers and (term.rows != 1 or term.units is None)]
+    if len(of_rows) == len(of_data) or (of_rows and not by) or any(term.units is None for term in of_rows):
         return False
     apart = [other for other in others if other is not program]
     inputs = inputs_of(program)
-    targets = _targets(program)
+    shapes = {program.leaves[i].shape for i in by}
+    targets = [i for i in _targets(program) if program.leaves[i].shape not in shapes]
     rows = [i for i in targets if _is_one_row(program.leaves[i])]
     if of_numbers:
         # What is computed from a mean over rows is a number, too: these rows have targets.
@@ -56,6 +64,46 @@ def has_one_target(program: Program, others: Sequence[Program], reading: LossRea
     if any(one.is_first for one in (program, *apart)):
         own = [i for i in own if i not in program.prepared]
     return True if any(_differs(program.leaves[i], of_others[i]) for i in own) else None
+
+
+def differentiated_by(program: Program) -> set[int]:
+    """The data by which a program differentiates one number, if its loss uses that number and its derivatives alone.
+
+    Empty if it uses anything else that was computed with weights or from that data.
+    """
+    numbers, found, derivatives = set[Produced](), set[int](), set[int]()
+    for position, (function, args, kwargs, _) in enumerate(program.steps):
+        weighted = any(value is not None for value in leaves_of(kwargs.get("grad_outputs")))
+        if getattr(function, "__name__", "") != "grad" or len(args) != 2 or weighted:
+            continue
+        of, by = [*leaves_of(args[0])], [*leaves_of(args[1])]
+        if len(of) == 1 and isinstance(of[0], Produced) and all(isinstance(value, Leaf) for value in by):
+            numbers.add(of[0])
+            found |= {value.index for value in by}
+            derivatives.add(position)
+    if len(numbers) != 1 or any(isinstance(program.leaves[i], nn.Parameter) for i in found):
+        return set()
+    data, pending, seen = inputs_of(program) | found, [*leaves_of(program.results)], set[object]()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Leaf) and (value.index in data or isinstance(program.leaves[value.index], nn.Parameter)):
+            return set()
+        if not isinstance(value, Produced) or value in seen or value in numbers or value.call in derivatives:
+            continue
+        seen.add(value)
+        function, args, kwargs, _ = program.steps[value.call]
+        if isinstance(function, nn.Module) and next(function.parameters(), None) is not None:
+            return set()
+        pending += leaves_of((args, kwargs))
+    return found
+
+
+def is_of_derivatives(program: Program) -> bool:
+    """Whether a micro-batch's rows may be parts of one sample, as its loss uses one number and its derivatives alone.
+
+    They are not if a number was reduced in the micro-batch's own turn: from their targets, say.
+    """
+    return bool(differentiated_by(program)) and not any(_is_one_row(program.leaves[i]) for i in _computed(program))
 
 
 def may_be_of_a_batch(program: Program, others: Sequence[Program]) -> bool:

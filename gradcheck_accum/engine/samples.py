@@ -347,8 +347,9 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
     """How many samples there are: the most common size of the leaves' first dimensions, usually; None for one.
 
     It is one that what a model was given has: targets may have as many columns. Of tensors of unlike lengths that a
-    function was given one by one (each image's boxes), it is their number. If two sizes are equally common, it is the
-    one that more leaves have: if time comes first, labels have no time dimension.
+    function was given one by one (each image's boxes), it is their number, unless they are of the rows that models were
+    given (`_are_of_parts`). If two sizes are equally common, it is the one that more leaves have: if time comes first,
+    labels have no time dimension.
     """
     found: Counter[int] = Counter()
     leaves: Counter[int] = Counter()
@@ -359,7 +360,7 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
         # The features of one sample at a time: what a policy observes at each moment.
         return None
     in_turn = [group for group in _given_in_turn(program, own) if _are_ragged(program, group)]
-    in_turn = [group for group in in_turn if inputs.isdisjoint(group)]
+    in_turn = [group for group in in_turn if inputs.isdisjoint(group) and not _are_of_parts(program, group, inputs)]
     found.update({len(group): 2 for group in in_turn})
     for i in {*own}.difference(*in_turn):
         first, *others = program.leaves[i].shape
@@ -371,6 +372,17 @@ def _count(program: Program, own: Sequence[int]) -> int | None:
         del found[size]
     count = min(found, key=lambda size: (-found[size], -leaves[size], size), default=1)
     return count if count > 1 else None
+
+
+def _are_of_parts(program: Program, group: Sequence[int], inputs: set[int]) -> bool:
+    """Whether a group of leaves has a row for each row of a batch that models were given whole, or in parts.
+
+    They are then the targets of its parts (labelled and unlabelled samples), not each one sample's, unless a model was
+    given as many rows as there are of them.
+    """
+    lengths = Counter(len(program.leaves[i]) for i in group)
+    rows = Counter(len(program.leaves[i]) for i in inputs if program.leaves[i].dim())
+    return len(group) not in rows and (sum(lengths.elements()) in rows or lengths <= rows)
 
 
 def _held(

@@ -15,7 +15,7 @@ from gradcheck_accum.engine.calls_apart import parts_of, use_what_is_their_own
 from gradcheck_accum.engine.cost import CostMeter
 from gradcheck_accum.engine.independence import BY_CHANCE, NUMBERS, SAMPLE, UNSURE, Proof, Prover, summed, worst
 from gradcheck_accum.engine.joining import LAYOUTS, Layout, may_be_groups
-from gradcheck_accum.engine.one_sample import has_one_target, is_without_samples_dimension
+from gradcheck_accum.engine.one_sample import has_one_target, is_of_derivatives, is_without_samples_dimension
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.rank_local import is_sharded
@@ -349,6 +349,8 @@ class Measurer:
             raise CannotReplay("its model looks up rows by index, and indices refer to different rows in a large batch")
         if first is not None and self._are_single_samples(programs, parameters):
             raise CannotReplay("joined, the rows of samples of which each has one target are no large batch")
+        if first is not None and all(map(is_of_derivatives, programs)):
+            raise CannotReplay("joined, the rows by which one number is differentiated may be those of several samples")
         if first is not None and all(program.is_one_sample for program in programs):
             raise CannotReplay("a layer is given each micro-batch as one sample, and the rows of several are no sample")
         if first is not None and any(map(holds_lists, programs)):
