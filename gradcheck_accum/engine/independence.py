@@ -64,7 +64,6 @@ DERIVED = (
     "its loss is computed from one number for all rows of a micro-batch and its derivatives by these rows, so they may "
     "be parts of one sample (the atoms of a molecule)"
 )
-GROUPED = "its micro-batches have unlike numbers of rows that depend on each other, so they may be parts of one sample"
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
 UNSURE_TARGETS = (
@@ -180,8 +179,6 @@ class Prover:
                 return Proof(None, reason=RELATED)
             if found.coupled and is_of_derivatives(program):
                 return Proof(None, reason=DERIVED)
-            if found.coupled and may_be_groups([*others]):
-                return Proof(None, reason=GROUPED)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
             if not found.coupled and _is_normalised(program, others):
