@@ -111,3 +111,39 @@ def test_a_prompted_model_that_mixes_its_rows_is_no_large_batch(and_more: str, r
     parts = {"prefix": "prompt.expand(rows, -1, -1)", "and_more": and_more, "rows": rows}
     result = watch_source(PROMPT.format(**parts, scale=" / len(X)", checked=False), tmp_path)
     assert result.verdict in (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, Verdict.INCONCLUSIVE), result.reason
+
+
+TIME_FIRST = """
+import torch
+from torch import nn
+torch.manual_seed(4)
+K, STEPS, LANES = 2, 7, 5
+rnn, out = nn.GRU(3, 4), nn.Linear(4, 3)
+optimizer = torch.optim.SGD([*rnn.parameters(), *out.parameters()], lr=0.1)
+series = torch.randn(STEPS * K * 3 + 1, LANES, 3)
+state = None
+for i in range(K * 3):
+    x, y = series[i * STEPS:(i + 1) * STEPS], series[i * STEPS + 1:(i + 1) * STEPS + 1]
+    found, state = rnn(x, state)
+    state, found = state.detach(), out(found)
+    {and_more}
+    ((found - y).pow(2).mean(){scale}).backward()
+    if i % K == K - 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("and_more", "scale", "verdict", "codes"),
+    [
+        ("pass", " / K", Verdict.EQUIVALENT, []),
+        ("pass", "", Verdict.DEVIATES, ["GA101"]),
+        ("found = found - found.mean(1, keepdim=True)", " / K", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, ["GA901"]),
+    ],
+)
+def test_steps_of_a_first_segment_without_a_state_are_no_samples(
+    and_more: str, scale: str, verdict: Verdict, codes: list[str], tmp_path: Path
+) -> None:
+    result = watch_source(TIME_FIRST.format(and_more=and_more, scale=scale), tmp_path)
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (verdict, codes), result.reason

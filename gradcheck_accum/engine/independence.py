@@ -41,7 +41,17 @@ from gradcheck_accum.engine.one_sample import (
 from gradcheck_accum.engine.prepared_data import own_preparations
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.engine.reference import CannotReplay, Pass, ReferenceEngine, Refused, coefficient
-from gradcheck_accum.engine.samples import Samples, by_item, by_row, by_sample, data_in, inputs_of, own_leaves
+from gradcheck_accum.engine.samples import (
+    Samples,
+    along_second,
+    by_item,
+    by_row,
+    by_sample,
+    data_in,
+    inputs_of,
+    own_leaves,
+    stand_before_states,
+)
 from gradcheck_accum.engine.tolerance import Addends, replay_tolerance
 from gradcheck_accum.engine.twins import is_float, rolled, with_own, without_draws
 from gradcheck_accum.ledger.events import Reduction
@@ -60,9 +70,15 @@ PREPARED = (
 )
 ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
+<<<<<<< HEAD
 DERIVED = (
     "its loss is computed from one number for all rows of a micro-batch and its derivatives by these rows, so they may "
     "be parts of one sample (the atoms of a molecule)"
+=======
+STEPS = (
+    "its rows depend on each other, but all of its data has a second dimension along which nothing does: the rows may "
+    "be the steps of sequences, and the samples along the second"
+>>>>>>> coupled2
 )
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
@@ -111,9 +127,14 @@ class Proof:
 
 
 def summed(asked: Sequence[Proof]) -> Proof:
-    """The combined result for similar micro-batches: coupled if any is, else independent if any is."""
-    for coupled in (True, False):
-        found = [proof for proof in asked if proof.coupled is coupled]
+    """The combined result for similar micro-batches: coupled if any is, else independent if any is.
+
+    Where it is not known along which dimension one has its samples, it may be coupled.
+    """
+    for coupled in (True, None, False):
+        found = [
+            proof for proof in asked if proof.coupled is coupled and (proof.reason == STEPS or coupled is not None)
+        ]
         if found:
             return max(found, key=lambda proof: proof.distance)
     return asked[0] if asked else Proof(None, reason=ONE_SAMPLE)
@@ -177,8 +198,13 @@ class Prover:
                 return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
+<<<<<<< HEAD
             if found.coupled and is_of_derivatives(program):
                 return Proof(None, reason=DERIVED)
+=======
+            if found.coupled and (along := self._along_second(program, others, own, base)) is not None:
+                return along
+>>>>>>> coupled2
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
             if not found.coupled and _is_normalised(program, others):
@@ -208,6 +234,19 @@ class Prover:
             if not samples.may_be_parts:
                 found.append(proof)
         return next((proof for proof in found if proof.coupled), found[0] if found else Proof(None, reason=ONE_SAMPLE))
+
+    def _along_second(
+        self, program: Program, others: Sequence[Program], own: Sequence[int], base: Pass
+    ) -> Proof | None:
+        """What is shown of a micro-batch whose rows are coupled, if nothing is along the second dimension of its data.
+
+        Rows of samples and steps of sequences look the same there, unless the rest of the window tells the two apart.
+        """
+        samples = along_second(program, data_in(program, others), own)
+        found = None if samples is None else self._of_groups(samples, base)
+        if samples is None or found is None or found.coupled is not False:
+            return None
+        return found if stand_before_states(samples, others) else replace(found, coupled=None, reason=STEPS)
 
     def _of_all(self, samples: Samples, data: Sequence[int], base: Pass) -> Proof:
         """Tests samples in the leaves that contain them, and the rows of all other leaves."""

@@ -197,6 +197,51 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
                     yield Samples(program, count, held, single, may_be_parts=of_items, keeps_lengths=True)
 
 
+def along_second(program: Program, data: Sequence[int], own: Sequence[int]) -> Samples | None:
+    """The samples along the second dimension of all data of a micro-batch, or one in each part of a flat leaf.
+
+    None if some of the data has none there, or if the micro-batch's samples are looked for there anyway.
+    """
+    second = {program.leaves[i].shape[1] for i in inputs_of(program) & {*data} if program.leaves[i].dim() > 1}
+    if len(second) != 1 or second & {1, _count(program, own)}:
+        return None
+    (count,) = second
+    held: list[SampleAxis] = []
+    for i in data:
+        leaf = program.leaves[i]
+        flat = _held(i, leaf, count, _in_parts, ()) if leaf.dim() == 1 and len(leaf) > count else None
+        place = flat if leaf.dim() == 1 else _held(i, leaf, count, None, (1,))
+        if place is None:
+            return None
+        held.append(place)
+    return Samples(program, count, tuple(held))
+
+
+def stand_before_states(samples: Samples, others: Sequence[Program]) -> bool:
+    """Whether a micro-batch was given states, which have ``samples`` along the second dimension and rows of no other.
+
+    Another one of the window shows it too, if it holds all that this one does and more: the first segment of a
+    sequence has no state.
+    """
+    own = _kinds(samples.program, others)
+    for one in (samples.program, *others):
+        data = data_in(one, others)
+        along = along_second(one, data, own_leaves(one, others)) if own <= _kinds(one, others) else None
+        if along is None or along.count != samples.count:
+            continue
+        given = [one.leaves[i] for i in inputs_of(one) & {*data}]
+        rows = max(len(leaf) for leaf in given)
+        if any(leaf.is_floating_point() and leaf.dim() > 2 and len(leaf) % rows for leaf in given):
+            return True
+    return False
+
+
+def _kinds(program: Program, others: Sequence[Program]) -> Counter[tuple[torch.dtype, torch.Size]]:
+    """What the data of a micro-batch is, apart from the number of its rows."""
+    every = (program.leaves[i] for i in data_in(program, others))
+    return Counter((leaf.dtype, leaf.shape[1:]) for leaf in every)
+
+
 def by_item(program: Program, others: Sequence[Program]) -> Iterator[Samples]:
     """The samples of micro-batches that a model is given as lists, whose items have unlike lengths: sentences, images.
 

@@ -25,10 +25,12 @@ _OWN_ALONE = (
 )
 _DIFFERENT = "as one large batch its micro-batches have a different gradient"
 _SCALED = "the terms of its loss are scaled differently"
-_OF_GROUPS = (
-    f"{_DIFFERENT}, but these are sums over different numbers of rows, so each may be one sample whose rows belong "
-    "together (a sequence, an episode, a query); --reference ledger skips this check"
+_GROUPS = (
+    "but these are sums over different numbers of rows, so each may be one sample whose rows belong together (a "
+    "sequence, an episode, a query); --reference ledger skips this check"
 )
+_OF_GROUPS = f"{_DIFFERENT}, {_GROUPS}"
+_ROWS_OF_GROUPS = f"the rows of its micro-batches depend on each other, {_GROUPS}"
 
 
 def by_large_batch(
@@ -45,7 +47,7 @@ def by_large_batch(
         is_zero = reference.addends.total == 0
         unlike = "the gradient of its micro-batches is zero, and the large batch's is not" if is_zero else _SCALED
         reason = measured.replay_problem or unlike
-        return _without_large_batch(measured, options, JudgedWindow(Verdict.EQUIVALENT, reason, numbers), open_question)
+        return _without_large_batch(window, options, JudgedWindow(Verdict.EQUIVALENT, reason, numbers), open_question)
     one_by_one = [replay.kind == MICRO_BATCHES for replay in measured.replays]
     if apart.is_open(options):
         reason = (
@@ -75,11 +77,14 @@ def by_large_batch(
         reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
         return JudgedWindow(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
     found = JudgedWindow(Verdict.EQUIVALENT, measured.replay_problem, numbers, apart.distance)
-    return _without_large_batch(measured, options, found, open_question)
+    return _without_large_batch(window, options, found, open_question)
 
 
-def _without_large_batch(measured: Measured, options: Options, found: JudgedWindow, open_question: str) -> JudgedWindow:
+def _without_large_batch(
+    window: MeasuredWindow, options: Options, found: JudgedWindow, open_question: str
+) -> JudgedWindow:
     """The verdict where no large batch was compared, for ``found.reason``: only a proof makes it equivalent."""
+    measured = window.measured
     problem, proof = f"not replayed as one large batch ({found.reason})", measured.proof
     if is_one_batch(measured) and not options.replay_alone:
         return replace(found, reason="")
@@ -87,6 +92,8 @@ def _without_large_batch(measured: Measured, options: Options, found: JudgedWind
         return replace(found, reason="", note=f"{found.reason}: compared with the mean over the tasks")
     if measured.coupled_modules:
         return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_cause(measured))
+    if proof is not None and proof.coupled and _may_be_groups(window):
+        return replace(found, verdict=Verdict.INCONCLUSIVE, reason=_ROWS_OF_GROUPS)
     if proof is not None and proof.coupled:
         return replace(found, verdict=Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason=_shown_coupling(measured, proof))
     if open_question:

@@ -109,13 +109,16 @@ def judge_ranks(
     scale_is_open = False
     ranked: list[list[tuple[Measured, WindowReport]]] = []
     coupled: dict[Location, str] = {}
+    of_groups = _of_groups(seen)
     for rank, (own, ledger, readings) in enumerate(zip(seen, ledgers, read, strict=True)):
         diagnosis = _merged(diagnosis, _shown_by_gradients(diagnose(ledger, readings), ledger, own))
         notes += on_terms(readings.notes)
         scale_is_open = scale_is_open or readings.scale_is_open
         own_reports: list[tuple[Measured, WindowReport]] = []
         drift_holds = True
-        for index, step in enumerate(over_ranks(seen, rank, ledger)):
+        for index, watched in enumerate(over_ranks(seen, rank, ledger)):
+            is_grouped = any(record.event.where in of_groups for record in watched.records)
+            step = replace(watched, may_be_groups=True) if is_grouped else watched
             report, judged = judge_window(index, step, ledger, readings, options, replays=own.replays)
             if step.drift is not None:
                 # A reference run carries an error along once it has made one.
@@ -226,6 +229,12 @@ def _by_step(ranked: Sequence[Sequence[tuple[Measured, WindowReport]]]) -> list[
     """The reports of the ranks on the same step; a rank whose data ended early has none on the last."""
     longest = max(map(len, ranked), default=0)
     return [[reports[i] for reports in ranked if i < len(reports)] for i in range(longest)]
+
+
+def _of_groups(seen: Sequence[ObservedRun]) -> set[Location]:
+    """The places whose micro-batches may be one sample each: what some windows of a run show holds for all of them."""
+    measured = (step for own in seen for step in own.measured if step.may_be_groups)
+    return {record.event.where for step in measured for record in step.records}
 
 
 def _as_coupled(measured: Measured, report: WindowReport, coupled: dict[Location, str]) -> WindowReport:
