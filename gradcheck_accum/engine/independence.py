@@ -70,15 +70,13 @@ PREPARED = (
 )
 ROWLESS = "its data is sparse or nested, and rows of such data are not replaced"
 UNMOVED = "replacing its samples does not change its gradient"
-<<<<<<< HEAD
 DERIVED = (
     "its loss is computed from one number for all rows of a micro-batch and its derivatives by these rows, so they may "
     "be parts of one sample (the atoms of a molecule)"
-=======
+)
 STEPS = (
     "its rows depend on each other, but all of its data has a second dimension along which nothing does: the rows may "
     "be the steps of sequences, and the samples along the second"
->>>>>>> coupled2
 )
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
@@ -198,13 +196,10 @@ class Prover:
                 return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
-<<<<<<< HEAD
             if found.coupled and is_of_derivatives(program):
                 return Proof(None, reason=DERIVED)
-=======
             if found.coupled and (along := self._along_second(program, others, own, base)) is not None:
                 return along
->>>>>>> coupled2
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
             if not found.coupled and _is_normalised(program, others):
