@@ -169,3 +169,39 @@ def test_what_is_taken_of_a_batch_before_its_backward_is_of_that_batch(between: 
 
 def test_another_batch_that_is_drawn_before_the_backward_is_another() -> None:
     assert codes_in(BETWEEN.format(between="x = next(loader)", scaling="")) == []
+
+
+AROUND = """
+import torch
+from torch import nn
+
+def train(net, optimizer, rows, marks):
+    for epoch in range(3):
+        for turn, start in enumerate(range(0, 48, 4)):
+            levels = net(rows[start : start + 4])
+            {within}
+                loss = nn.functional.cross_entropy({judged})
+                (loss / 7).backward(retain_graph=True)
+            {boundary}
+                optimizer.step()
+                optimizer.zero_grad()
+"""
+LEVEL = "level, marks[start : start + 4]"
+
+
+@pytest.mark.parametrize(
+    ("within", "judged", "boundary", "expected"),
+    [
+        ("for level in levels:", LEVEL, "if True:", []),
+        ("for place, level in enumerate(levels):", LEVEL, "if True:", []),
+        # The last two of twelve batches.
+        ("for level in levels:", LEVEL, "if turn % 5 == 4:", ["GA301"]),
+        # The turns of the loop within go through the batch themselves.
+        ("for a in range(start, start + 4):", "net(rows[a : a + 1]), marks[a : a + 1]", "if True:", ["GA101"]),
+    ],
+)
+def test_what_a_loop_cuts_where_only_the_loop_around_it_moves_on_is_of_one_batch(
+    within: str, judged: str, boundary: str, expected: list[str]
+) -> None:
+    loop = AROUND.format(within=within, judged=judged, boundary=boundary)
+    assert [finding.mistake.code for finding in lint_source(loop, "train.py")] == expected

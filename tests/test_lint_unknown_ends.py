@@ -502,3 +502,44 @@ def train(net, loader, optimizer, turns, every):
 """
     assert codes_in(text.format(scale=" / every")) == []
     assert codes_in(text.format(scale="")) == ["GA101"]
+
+
+COUNTED_OUT = """
+from torch import nn
+
+held, rows = 64, 8
+accumulate = held // rows
+last = 1000 * accumulate
+
+def train(net, opt, loader{parameter}):
+    ran = 0
+    for u, t in loader:
+        {before}
+        (nn.functional.mse_loss(net(u), t) / accumulate).backward()
+        if (ran + 1) % accumulate == 0:
+            opt.step()
+            opt.zero_grad()
+        {after}
+"""
+GOES_ON = "ran += 1"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "before", "after", "expected"),
+    [
+        ("", "if ran >= last: break", GOES_ON, []),
+        (", accumulate", "if ran >= 1000 * accumulate: break", GOES_ON, []),
+        ("", "pass", f"{GOES_ON}\n        if ran == last: break", []),
+        # One more than whole windows.
+        ("", "if ran > last: break", GOES_ON, ["GA301"]),
+        ("", "if ran >= last + 1: break", GOES_ON, ["GA301"]),
+        ("", "pass", f"if ran >= last: break\n        {GOES_ON}", ["GA301"]),
+        # A number of windows of another length.
+        (", accumulate", "if ran >= last: break", GOES_ON, ["GA301"]),
+    ],
+)
+def test_an_only_pass_that_ends_at_a_count_of_whole_windows_leaves_nothing_over(
+    parameter: str, before: str, after: str, expected: list[str]
+) -> None:
+    loop = COUNTED_OUT.format(parameter=parameter, before=before, after=after)
+    assert sorted(set(codes_in(loop))) == expected

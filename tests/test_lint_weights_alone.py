@@ -306,6 +306,41 @@ for _ in range(20):
         (F.mse_loss(right(left(torch.randn(6, 5))), torch.randn(6, 1)) / 3).backward()
     for one in opts:
         one.step()
+
+#: right: two networks with names are cleared as one dictionary
+left, right = nn.Linear(5, 4), nn.Linear(4, 1)
+pair = nn.ModuleDict({"left": left, "right": right})
+opts = [torch.optim.SGD(left.parameters(), lr=0.1), torch.optim.Adam(pair["right"].parameters(), lr=0.01)]
+for _ in range(20):
+    pair.zero_grad()
+    for _ in range(3):
+        (F.mse_loss(pair["right"](left(torch.randn(6, 5))), torch.randn(6, 1)) / 3).backward()
+    for one in opts:
+        one.step()
+
+#= GA204: the dictionary that is cleared lacks one of the two
+-pair = nn.ModuleDict({"left": left, "right": right})
++pair = nn.ModuleDict({"right": right})
+
+#= right: each of its networks is cleared by itself
+-    pair.zero_grad()
++    for one in pair.values():
++        one.zero_grad()
+
+#: right: hooks on all that a dictionary of networks has divide what its members make
+parts = nn.ModuleDict({"body": nn.Linear(5, 4), "top": nn.Linear(4, 1)})
+opt = torch.optim.SGD(parts.parameters(), lr=0.1)
+for weight in parts.parameters():
+    weight.register_hook(lambda grad: grad / 3)
+for _ in range(20):
+    for _ in range(3):
+        F.mse_loss(parts["top"](parts["body"](torch.randn(6, 5))), torch.randn(6, 1)).backward()
+    opt.step()
+    opt.zero_grad()
+
+#= GA101: the hooks are on another network
+-for weight in parts.parameters():
++for weight in nn.Linear(5, 4).parameters():
 """)
 
 

@@ -348,8 +348,9 @@ def _ends_with_a_window(run: State, test: syntax.Expression, scope: v.Scope) -> 
 def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, body: Sequence[syntax.Statement]) -> bool:
     """Whether a guard ends training after so many steps, which is the only pass over the data.
 
-    It compares a count that has grown, but not with every micro-batch, with a setting. The source says so how long
-    training is, and not that the data end before. A guard between passes ends none. What is set back where something
+    It compares a count that has grown, but not with every micro-batch, with a setting, or a count of the micro-batches
+    that have run with a number of whole windows. The source says so how long training is, and not that the data end
+    before. A guard between passes ends none. What is set back where something
     has got better (early stopping) says nothing of how long training is.
     """
     is_only_pass = run.loops.depth == run.loops.passes == run.recorder.passes == 1
@@ -361,8 +362,21 @@ def _ends_the_only_pass(run: State, test: syntax.Expression, scope: v.Scope, bod
     counts = list(asked.values())
     if len(set(counts)) < 2 or counts not in (sorted(counts), sorted(counts, reverse=True)):
         return False
+    if _counts_out_windows(run, test, scope):
+        return True
     # Where it is asked only at steps, what counts micro-batches has grown by as many as ran between two of them.
     return len(set(counts)) < len(counts) or max(counts) - min(counts) < max(asked) - min(asked)
+
+
+def _counts_out_windows(run: State, test: syntax.Expression, scope: v.Scope) -> bool:
+    """Whether a guard ends training when as many micro-batches have run as the source says, which are whole windows."""
+    if not (isinstance(test, syntax.Compare) and test.ops[0] in (Comparison.EQ, Comparison.GTE)):
+        return False
+    ran, most = (settled_value(run, side, scope) for side in (test.left, test.comparators[0]))
+    if not (isinstance(ran, Num) and ran.value == (run.recorder.given() or 0) - (not run.recorder.has_run)):
+        return False
+    shown = isinstance(most, Num) and isinstance(most.value, int) and run.knowledge.shows_whole_windows(most.value)
+    return shown or v.is_multiple_of_steps(most)
 
 
 def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | None:

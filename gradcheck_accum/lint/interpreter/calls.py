@@ -348,7 +348,7 @@ def _library(run: State, node: syntax.Call, callee: v.Reference, args: list[Any]
         tail.endswith("loss") or tail.startswith(("cross_", "binary_cross", "kl_div"))
     ):
         return loss(run, tail, kwargs.get("reduction", "mean"), args, kwargs)
-    if path in ("torch.nn.ModuleList", "torch.nn.Sequential"):
+    if path in ("torch.nn.ModuleList", "torch.nn.ModuleDict", "torch.nn.Sequential"):
         return new_container(run, node, args)
     if path.startswith("torch.nn.") and tail[:1].isupper():
         return new_model(run, node)

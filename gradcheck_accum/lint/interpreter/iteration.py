@@ -66,7 +66,7 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
         case v.Parameters() | v.Gradient():
             return [source], False, False
         case v.Model(of_others=True):
-            return list(source.held), False, False
+            return list(source.keys or source.held), False, False
         case v.Model():
             # One of its members stands for all.
             return [v.Member(source=f"{source.name}.*")], False, False
@@ -648,7 +648,7 @@ def items_of(run: State, source: Any, limit: int) -> list[Any] | None:
         case v.Optimizer():
             return [source]
         case v.Model(of_others=True):
-            return list(source.held)
+            return list(source.keys or source.held)
         case v.Model() if source.held:
             return [v.Member(source=f"{source.name}.{place}") for place in range(len(source.held))]
         case v.Data() if source.rows is not None and source.rows <= limit:

@@ -294,6 +294,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
     run.loops.guessed += guessed
     run.loops.depth += trains
     outer = run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts
+    outer_data = run.loops.has_given_around, run.loops.bound_within
     outer_acts, run.loops.acts = run.loops.acts, trains or run.reach.acts(node.body)
     if trains:
         is_counted = isinstance(source, tuple) and source[:1] == ("range",)
@@ -301,6 +302,9 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
         run.loops.body = node.body
         run.loops.holds_a_window = is_counted and not is_pass and not steps
         run.loops.parts = origins_of_parts(source) if steps else frozenset()
+        takes_what_is_given = run.loops.depth > 1 and not (draws or run.loops.holds_a_window)
+        run.loops.bound_within = run.reach.bound_in_turns(node) if takes_what_is_given else None
+        run.loops.has_given_around = run.loops.has_given
     listed = listed_in(run, source) if trains and not run.reach.steps(node.body) else None
     before = len(run.recorder.raw)
     try:
@@ -328,6 +332,7 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
         run.loops.guessed -= guessed
         run.loops.depth -= trains
         run.loops.turn, run.loops.body, run.loops.holds_a_window, run.loops.parts = outer
+        run.loops.has_given_around, run.loops.bound_within = outer_data
         run.loops.acts = outer_acts
         if is_pass and trains:
             run.loops.passes -= 1

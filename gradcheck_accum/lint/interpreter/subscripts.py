@@ -84,7 +84,10 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
                 ends = (rows.lower, rows.upper, rows.step)
                 lower, upper, stride = (None if end is None else run.evaluate(end, scope) for end in ends)
                 is_cut_anew = None not in (lower, upper) and run.loops.depth > 0 and _changes(run, rows)
-                rows_cut = slice_of_data(run, value, lower, upper, stride, is_cut_anew=is_cut_anew)
+                around = _is_cut_around(run, rows)
+                rows_cut = slice_of_data(
+                    run, value, lower, upper, stride, is_cut_anew=is_cut_anew, is_of_turn_around=around
+                )
                 return replace(rows_cut, shape=_shape_of_part(value.shape, rows_cut.rows, node.slice))
             # Rows that are chosen at random are as new as the choice, and as many where their places are.
             if isinstance(index, v.Data):
@@ -117,7 +120,7 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
         case v.Parameters() | v.Gradient():
             return value
         case v.Model() if isinstance(index, (Num, str)):
-            own = value.member(int(index.value)) if isinstance(index, Num) else None
+            own = value.member(int(index.value) if isinstance(index, Num) else index)
             if own is not None:
                 return own
             return v.Member(source=f"{value.name}.{index.value if isinstance(index, Num) else index}")
@@ -226,6 +229,12 @@ def _is_counted(run: State, place: syntax.Expression) -> bool:
     """Whether a place is a name that a loop binds: another number in every turn."""
     changing = run.bound_in_loops
     return isinstance(place, syntax.Name) and place.id in changing
+
+
+def _is_cut_around(run: State, index: syntax.Slice) -> bool:
+    """Whether both bounds of a slice change with the turns of a loop around the innermost, not with its own."""
+    within = run.loops.bound_within
+    return within is not None and _changes(run, index) and not within & {text_of(inner) for inner in walk(index)}
 
 
 def _changes(run: State, index: syntax.Slice) -> bool:

@@ -225,11 +225,16 @@ class Reach:
         """What a function, or the module itself, binds in its loops, as it is written: it changes with their turns."""
         node = self.module if function is None else function
         loops = [n for n in walk(node) if isinstance(n, (syntax.For, syntax.While))]
-        targets: list[syntax.Node] = [loop.target for loop in loops if isinstance(loop, syntax.For)]
-        for inner in (n for loop in loops for n in walk(loop)):
+        return frozenset[str]().union(*map(self.bound_in_turns, loops))
+
+    @remembered
+    def bound_in_turns(self, loop: syntax.For | syntax.While) -> frozenset[str]:
+        """What a loop binds in its turns, as it is written."""
+        targets: list[syntax.Node] = []
+        for inner in walk(loop):
             if isinstance(inner, syntax.Assign):
                 targets += inner.targets
-            elif isinstance(inner, syntax.AugAssign):
+            elif isinstance(inner, (syntax.AugAssign, syntax.For)):
                 targets.append(inner.target)
         named = (n for target in targets for n in walk(target) if isinstance(n, (syntax.Name, syntax.Attribute)))
         return frozenset(text_of(n) for n in named)

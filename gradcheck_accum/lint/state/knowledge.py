@@ -304,6 +304,12 @@ class Knowledge:
         common = math.lcm(*self.window, *self.compared)
         return length - length % common or length - length % max(self.window) or length
 
+    def shows_whole_windows(self, count: int) -> bool:
+        """Whether so many micro-batches are whole windows, by numbers that the source shows, all that steps ask for."""
+        counted = {*self._acting, *self.compared}
+        is_shown = not any(v.STEPS in number.tags for number in self.bindings.values())
+        return is_shown and bool(counted) and all(count % number == 0 for number in counted)
+
     def enough_of(self, length: int) -> int:
         """How many of a great number of micro-batches show as much as all: whole windows, and the remainder."""
         return length % math.lcm(*self.window, *self.compared) + self.unbounded_length()

@@ -42,6 +42,10 @@ class Loops:
     """Whether this turn has given a micro-batch."""
     last_slice: tuple[Any, ...] = ()
     """The bounds of the data that this turn took last."""
+    has_given_around: bool = False
+    """Whether the turn that the innermost of them is in has given a micro-batch."""
+    bound_within: frozenset[str] | None = None
+    """What the innermost of them binds in its turns, as it is written; None if it is in no other, or gives data."""
     body: Sequence[syntax.Statement] = ()
     """The statements of the innermost loop that makes gradients."""
     parts: frozenset[str] = frozenset()

@@ -152,11 +152,19 @@ def _split_along(run: State, data: Any, size: Any, dimension: Any) -> Any:
 
 
 def slice_of_data(
-    run: State, data: Any, lower: Any, upper: Any, stride: Any = None, *, is_cut_anew: bool = False
+    run: State,
+    data: Any,
+    lower: Any,
+    upper: Any,
+    stride: Any = None,
+    *,
+    is_cut_anew: bool = False,
+    is_of_turn_around: bool = False,
 ) -> v.Data:
     """Data sliced by position: other bounds than the last are another micro-batch, which holds its own rows alone.
 
-    ``is_cut_anew`` says that each turn of a training loop has others, where they are not known.
+    ``is_cut_anew`` says that each turn of a training loop has others, where they are not known, and
+    ``is_of_turn_around`` that only those of the loop around the innermost one have.
     """
     bounds = [bound for bound in (lower, upper) if bound is not None]
     numbers: tuple[Any, ...] = tuple(bound.value for bound in bounds if isinstance(bound, Num))
@@ -166,7 +174,7 @@ def slice_of_data(
     if isinstance(data, v.Data) and data.is_part and run.loops.last_slice:
         # What this turn has cut already is cut to its size: x[i * rows:][:rows].
         run.recorder.learn_rows_of_part(part.rows)
-    elif _is_cut_elsewhere(run, numbers):
+    elif _is_cut_around(run, numbers) if is_of_turn_around else _is_cut_elsewhere(run, numbers):
         run.recorder.learn_rows_of_part(part.rows)
     return part
 
@@ -208,6 +216,15 @@ def _is_cut_elsewhere(run: State, places: tuple[Any, ...]) -> bool:
     if not run.loops.last_slice and (run.recorder.has_run or not run.loops.has_given):
         run.draw()
     run.loops.last_slice = places
+    return True
+
+
+def _is_cut_around(run: State, places: tuple[Any, ...]) -> bool:
+    """Whether what a loop cuts is the first of the turn that it is in: the micro-batch of that turn, then."""
+    if not run.loops.depth or not places or run.loops.has_given_around:
+        return False
+    run.draw()
+    run.loops.has_given_around = True
     return True
 
 

@@ -46,7 +46,7 @@ def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -
     run.draw_chance()
     synced = run.sync.of_backward(loss.models)
     run.loops.trained.add(run.loops.turn)
-    weighted = weighted or not run.made.hooked.isdisjoint(loss.models)
+    weighted = weighted or any(v.reaches(model, hooked) for model in loss.models for hooked in run.made.hooked)
     # What a rate is divided by that a sum grows with, a loss whose reduction is not in sight need not be divided by.
     weighted = weighted or (any(part.assumed for part in loss.parts) and may_take_sums(run, loss.models))
     called_from = tuple(site for site in run.calls.sites if site[0] >= 0)

@@ -89,6 +89,8 @@ def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], k
             return call_function(run, own, args, kwargs) if own is not None else Symbol()
         case v.Model() if name == "module" and run.sync.is_wrapped({base.name}):
             return NotImplemented  # no method, but what is wrapped
+        case v.Model(of_others=True) if base.keys and name in {"items", "values", "keys"}:
+            return _dict_method(dict(zip(base.keys, base.held, strict=True)), name, args)
         case v.Model() if is_followed(run, base, name):
             return carried_out(run, node, base, name, args, kwargs)
         case v.Model():

@@ -22,14 +22,27 @@ def new_model(
 
 
 def new_container(run: State, node: syntax.Call, given: Sequence[Any]) -> v.Model:
-    """A list of networks made by a call: of those that have names, or of some that were made for it."""
+    """A list or dictionary of networks made by a call: of those that have names, or of some that were made for it."""
     model = new_model(run, node)
+    if len(given) == 1 and isinstance(given[0], dict) and all(isinstance(key, str) for key in given[0]):
+        model.keys = tuple(given[0])
     items = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
+    items = list(given[0].values()) if model.keys else items
     if items and all(isinstance(item, v.Model) for item in items):
-        nodes = [part for argument in node.args for part in getattr(argument, "elts", (argument,))]
+        nodes = [part for argument in node.args for part in _written_out(argument)]
         named = all(isinstance(part, (syntax.Name, syntax.Attribute)) for part in nodes)
         model.held, model.of_others = tuple(items), named and len(nodes) == len(items)
     return model
+
+
+def _written_out(argument: syntax.Expression) -> Sequence[syntax.Expression]:
+    """The items of a list or a dictionary that is written out; else the argument itself."""
+    match argument:
+        case syntax.Dict():
+            return argument.values
+        case syntax.List() | syntax.Tuple():
+            return argument.elts
+    return (argument,)
 
 
 def perhaps_summed(run: State, source: str, computed: Tensor) -> Tensor:

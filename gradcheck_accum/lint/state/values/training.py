@@ -29,6 +29,8 @@ class Model:
     """The networks of which it is a list, where the source shows all of them."""
     of_others: bool = False
     """Whether these have names of their own, and their weights are theirs."""
+    keys: Sequence[str] = ()
+    """What each of them is called in it, where it is a dictionary of networks."""
 
     @property
     def sources(self) -> frozenset[str]:
@@ -37,8 +39,10 @@ class Model:
             return frozenset().union(*(model.sources for model in self.held))
         return frozenset({self.name})
 
-    def member(self, place: int) -> Model | None:
-        """The network at a place of the list that it is; None where that is not one with a name of its own."""
+    def member(self, place: int | str) -> Model | None:
+        """The network at a place of the list that it is, or of that key; None where none with a name of its own is."""
+        if isinstance(place, str):
+            place = self.keys.index(place) if place in self.keys else len(self.held)
         return self.held[place] if self.of_others and -len(self.held) <= place < len(self.held) else None
 
 
