@@ -100,7 +100,10 @@ def binary(run: State, op: Operator, left: Any, right: Any) -> Any:
             # Of what a loop has made of random numbers, more of its data is made; a product of matrices may be a model.
             drawn = next((one.drawn for one in (left, right) if one.drawn is not None), None)
             return replace(_of_data(op, left, right), made=v.turn_made((left, right)), drawn=drawn)
-    if v.is_data(left) or v.is_data(right):
+    of_data = [one for one in (left, right) if v.is_data(one)]
+    if all(isinstance(one, v.Data) and one.holds is v.Holds.CONSTANTS for one in of_data) and len(of_data) == 1:
+        return UNKNOWN  # the same in every micro-batch: of weights and constants, a penalty, say
+    if of_data:
         factors = (Factor(None),) if v.carries_steps(left) or v.carries_steps(right) else ()
         return Tensor((replace(_fresh(run, "expression"), factors=factors),), elementwise=True)
     if isinstance(left, v.Samples):

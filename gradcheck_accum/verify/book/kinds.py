@@ -177,6 +177,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
             event.rescale,
             event.cut_off,
             event.computation,
+            event.past_wrapper,
         )
     if isinstance(event, Step):
         bound = event.counted_by
