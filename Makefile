@@ -54,15 +54,16 @@ test: $(INSTALLED)
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-# What takes seconds by nature: several processes, whole scripts, hundreds of drawn loops. A file's tests share what is
+# What takes seconds by nature: several processes, whole scripts, drawn loops. A file's tests share what is
 # dear to set up.
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "slow and not thorough"
 
 # Further cases of what the others show, for whoever makes a release: CI has to end on slow machines too.
-test-thorough: $(INSTALLED) $(FRAMEWORKS_INSTALLED)
+test-thorough: $(INSTALLED) $(FRAMEWORKS_INSTALLED) $(TIMM_INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m thorough
 	OMP_NUM_THREADS=1 $(FRAMEWORKS)/bin/pytest -n 2 -m thorough tests/frameworks
+	OMP_NUM_THREADS=1 $(TIMM)/bin/pytest -n 2 -m thorough tests/frameworks -k timm
 
 # The page of verify and compare in the system's own Chromium (CHROMIUM=path where it has another name); skipped where
 # there is none.

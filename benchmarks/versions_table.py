@@ -58,7 +58,7 @@ SELECTIONS = {
 }
 """Patterns of the files that are run: all of lint's that need no PyTorch, of verify's one or two for a capability."""
 
-MARKED = {"lint": "not slow", "verify": "slow or not slow"}
+MARKED = {"lint": "not slow and not thorough", "verify": "slow or not slow"}
 """The tests of ranks are slow ones, and lint's take minutes."""
 
 SHOWN = ("torch", "libcst", "pytest", "hypothesis")

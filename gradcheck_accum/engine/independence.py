@@ -129,10 +129,9 @@ def summed(asked: Sequence[Proof]) -> Proof:
 
     Where it is not known along which dimension one has its samples, it may be coupled.
     """
-    for coupled in (True, None, False):
-        found = [
-            proof for proof in asked if proof.coupled is coupled and (proof.reason == STEPS or coupled is not None)
-        ]
+    coupled = [proof for proof in asked if proof.coupled]
+    may_be = [proof for proof in asked if proof.coupled is None and proof.reason == STEPS]
+    for found in (coupled, may_be, [proof for proof in asked if proof.coupled is False]):
         if found:
             return max(found, key=lambda proof: proof.distance)
     return asked[0] if asked else Proof(None, reason=ONE_SAMPLE)

@@ -167,10 +167,12 @@ def _counts_windows(counter: ast.expr, line: Line, region: Sequence[ast.AST] | N
             counter = inner
     if not _is_plain(counter):
         return False
-    text = _texts(counter, line)
-    if not any(_grows(node, text) for node in _changes(counter, line)) or not _grows_by_one(counter, line):
+    texts = _texts(counter, line)
+    if not any(_grows(node, texts) for node in _changes(counter, line)) or not _grows_by_one(counter, line):
         return False
-    return region is None or any(_resets(n, text) for root in _may_reset(counter, line, region) for n in ast.walk(root))
+    return region is None or any(
+        _resets(n, texts) for root in _may_reset(counter, line, region) for n in ast.walk(root)
+    )
 
 
 def _is_plain(node: ast.AST) -> TypeGuard[ast.Name | ast.Attribute]:
@@ -220,14 +222,14 @@ def _class_about(counter: ast.expr, line: Line) -> ast.ClassDef | None:
 
 def _grows_by_one(counter: ast.Name | ast.Attribute, line: Line) -> bool:
     """Whether nothing shows that a number grows by something else than one."""
-    text = _texts(counter, line)
+    texts = _texts(counter, line)
     for node in _changes(counter, line):
         match node:
-            case ast.AugAssign(target=target, op=ast.Add(), value=value) if ast.unparse(target) in text:
+            case ast.AugAssign(target=target, op=ast.Add(), value=value) if ast.unparse(target) in texts:
                 if not (isinstance(value, ast.Constant) and value.value == 1):
                     return False
             case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"), args=[_, _, _])):
-                if name in text:
+                if name in texts:
                     return False
     return True
 
@@ -246,36 +248,36 @@ def _counts_passes(counter: ast.expr, line: Line) -> bool:
     return bool(names) and names <= outside
 
 
-def _resets(node: ast.AST, text: frozenset[str]) -> bool:
-    """Whether ``node`` resets the variable that ``text`` has the ways to write of."""
+def _resets(node: ast.AST, texts: frozenset[str]) -> bool:
+    """Whether ``node`` resets a variable that is written in one of the ways ``texts``."""
     match node:
         case ast.Assign(targets=targets, value=value):
             pairs = [pair for target in targets for pair in assigned(target, value)]
-            return any(ast.unparse(own) in text and not _is_made_of(given, text) for own, given in pairs)
+            return any(ast.unparse(own) in texts and not _is_made_of(given, texts) for own, given in pairs)
         case ast.Call(func=ast.Attribute(value=owner, attr="clear")):
-            return ast.unparse(owner) in text
+            return ast.unparse(owner) in texts
         case ast.Delete(targets=targets):
-            return any(ast.unparse(t).partition("[")[0] in text for t in targets)
+            return any(ast.unparse(t).partition("[")[0] in texts for t in targets)
         case ast.AugAssign(target=target, op=ast.Sub()):
-            return ast.unparse(target) in text
+            return ast.unparse(target) in texts
     return False
 
 
-def _grows(node: ast.AST, text: frozenset[str]) -> bool:
-    """Whether ``node`` increments the variable that ``text`` has the ways to write of, or appends to it."""
+def _grows(node: ast.AST, texts: frozenset[str]) -> bool:
+    """Whether ``node`` increments a variable that is written in one of the ways ``texts``, or appends to it."""
     match node:
         case ast.AugAssign(target=target, op=ast.Add()):
-            return ast.unparse(target) in text
+            return ast.unparse(target) in texts
         case ast.Assign(targets=[target], value=ast.BinOp(op=ast.Add(), right=ast.Constant(value=1)) as value):
-            return ast.unparse(target) in text and _is_made_of(value, text)
+            return ast.unparse(target) in texts and _is_made_of(value, texts)
         case ast.Call(func=ast.Attribute(value=owner, attr="append")):
-            return ast.unparse(owner) in text
+            return ast.unparse(owner) in texts
     return False
 
 
-def _is_made_of(node: ast.expr | None, text: frozenset[str]) -> bool:
+def _is_made_of(node: ast.expr | None, texts: frozenset[str]) -> bool:
     nodes = () if node is None else ast.walk(node)
-    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) in text for n in nodes)
+    return any(isinstance(n, (ast.Name, ast.Attribute)) and ast.unparse(n) in texts for n in nodes)
 
 
 def _is_test(node: ast.expr) -> bool:
