@@ -95,9 +95,13 @@ def test_a_model_that_couples_the_samples_of_an_object(kind: str, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["dataclass", "named_tuple", "object"])
 def test_a_target_in_the_object_does_not_show_how_the_model_treats_samples(kind: str, tmp_path: Path) -> None:
-    """The error is linear in the target whatever couples the inputs, which are whole numbers without features here."""
+    """The error is linear in the target whatever couples the inputs, which are whole numbers without features here.
+
+    They are not replaced, so that only a large batch differs, which may have been joined wrongly.
+    """
     result = watched(tmp_path, kind, norm="Centred()", before=CENTRED, **TOKENS)
-    assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "does not show whether they depend on each other" in result.reason
 
 
 def test_no_code_of_its_class_is_run(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def by_large_batch(
             return JudgedWindow(Verdict.INCONCLUSIVE, f"{open_question}, and {_DIFFERENT}", numbers)
         if _may_be_groups(window):
             return JudgedWindow(Verdict.INCONCLUSIVE, _OF_GROUPS, numbers)
+        if not _is_shown_by_samples(measured):
+            return JudgedWindow(Verdict.INCONCLUSIVE, _only_joined(measured), numbers)
         return JudgedWindow(
             Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, apart.distance, apart.allowed), numbers
         )
@@ -73,6 +75,8 @@ def by_large_batch(
         return JudgedWindow(Verdict.EQUIVALENT, "", numbers, apart.distance)
     if measured.coupled_chunks is not None and _may_be_groups(window):
         return JudgedWindow(Verdict.INCONCLUSIVE, _OF_GROUPS, numbers)
+    if measured.coupled_chunks is not None and not _is_shown_by_samples(measured):
+        return JudgedWindow(Verdict.INCONCLUSIVE, _only_joined(measured), numbers)
     if measured.coupled_chunks is not None:
         reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
         return JudgedWindow(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
@@ -142,6 +146,30 @@ def _may_be_groups(window: MeasuredWindow) -> bool:
     )
 
 
+def _is_shown_by_samples(measured: Measured) -> bool:
+    """Whether not only a large batch shows that samples depend on each other, which may have been joined wrongly.
+
+    A module that is known for it does, or what was computed of the rows of a micro-batch, or the replacement of samples
+    within one.
+    """
+    cause = bool(measured.coupled_modules) or measured.normalises
+    return cause or measured.proof is None or measured.proof.coupled is True
+
+
+def _only_joined(measured: Measured) -> str:
+    """Why a large batch with another gradient shows nothing."""
+    proof = measured.proof
+    if proof is not None and proof.coupled is False:
+        shown = "replacing samples of a micro-batch shows that they do not depend on each other"
+    else:
+        why = f" ({proof.reason})" if proof is not None and proof.reason else ""
+        shown = f"replacing samples of a micro-batch does not show whether they depend on each other{why}"
+    return (
+        f"{_DIFFERENT}, but {shown}: their data may belong together in another way; compare with the loop itself "
+        "(gradcheck-accum compare), or skip this check with --reference ledger"
+    )
+
+
 def _shown_coupling(measured: Measured, proof: Proof) -> str:
     return (
         "replacing two parts of a micro-batch does not change its gradient by the sum of both changes: it is off by "
@@ -159,6 +187,8 @@ def coupling_of_loss(
     if measured.proof is not None and measured.proof.coupled:
         return _shown_coupling(measured, measured.proof)
     replayed = all(replay.kind != MICRO_BATCHES for replay in measured.replays)
+    if not _is_shown_by_samples(measured):
+        return ""
     if apart is None or not replayed or apart.is_rounding(options) or apart.is_open(options):
         return ""
     return _coupling(measured, apart.distance, apart.allowed)

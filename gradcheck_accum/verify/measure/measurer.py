@@ -219,15 +219,15 @@ class Measurer:
             reached = {k for record in records for k in record.squares}
             wanted = [p for k, p in everything.items() if k in reached]
             key = tuple(records)
+
+            def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:
+                replayed = [_vector(one, parameters) for one in _by_key(found, wanted)]
+                if measured.sketched:
+                    replayed = [self.sketcher.of_vector(one, parameters) for one in replayed]
+                again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
+                return expected is None or _agrees(measured, again, replayed, vectors, parameters, expected)
+
             if key not in self._replayed:
-
-                def agrees(found: _Found, own: list[int] = own, wanted: list[torch.Tensor] = wanted) -> bool:
-                    replayed = [_vector(one, parameters) for one in _by_key(found, wanted)]
-                    if measured.sketched:
-                        replayed = [self.sketcher.of_vector(one, parameters) for one in replayed]
-                    again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
-                    return expected is None or _agrees(measured, again, replayed, vectors, parameters, expected)
-
                 try:
                     found = self._run(measured, where, known, wanted, agrees)
                 except CannotReplay as error:
@@ -242,7 +242,12 @@ class Measurer:
                 vectors.append(self.sketcher.of_vector(vector, parameters) if measured.sketched else vector)
             again = Replay(own, list(range(first, len(vectors))), found.kind, found.coefficients)
             measured.replays.append(again)
-            if expected is not None and (found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)):
+            # Micro-batches that have another gradient as one large batch may have been joined in another way than the
+            # loop would: samples that depend on each other do so within a micro-batch, too.
+            differs = not measured.coupled_modules and not agrees(found)
+            if expected is not None and (
+                found.kind == MICRO_BATCHES or differs or not _can_be_weighted(again, expected)
+            ):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
                 if measured.proof.reason in (BY_CHANCE if len(places) == 1 else UNSURE):
