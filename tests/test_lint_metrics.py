@@ -685,3 +685,31 @@ def train(model, loader, optimizer, K):
 def test_terms_of_known_and_of_unknown_weight_that_k_divides(places: dict[str, str], flagged: bool) -> None:
     defaults = {"second": "far(out, y)", "shown": "loss.item()"}
     assert ("GA802" in codes_in(OF_MIXED_WEIGHTS.format(**(defaults | places)))) is flagged
+
+
+LEAKED = """\
+import torch
+K = 3
+loader = [(torch.randn(4, 4), torch.randn(4, 3)) for _ in range(10)]
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        whole = torch.nn.functional.mse_loss(model(x), y)
+        loss = whole / min(K, len(loader) - i // K * K)
+        loss.backward()
+        if (i + 1) % K == 0:
+            optimizer.step()
+        if (i + 1) % {turns} == 0:
+            print({shown}.item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("turns", "shown", "flagged"),
+    [(10, "whole", False), (10, "loss", False), (9, "loss", True), (9, "whole", False)],
+)
+def test_a_remainder_that_was_divided_by_its_own_number(turns: int, shown: str, flagged: bool) -> None:
+    """The tenth loss is divided by 1, though it is in a full window with those of the next epoch."""
+    codes = codes_in(LEAKED.format(turns=turns, shown=shown))
+    assert "GA203" in codes and ("GA802" in codes) is flagged

@@ -223,3 +223,31 @@ def test_other_changes_of_weights_use_no_gradient(kind: str, reference: str | No
     assert right.verdict is Verdict.EQUIVALENT, right.reason
     assert wrong.verdict is Verdict.DEVIATES
     assert {window.optimizer for window in (*right.windows, *wrong.windows)} == {"SGD"}
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_another_optimizer_that_steps_within_a_window(apart: bool) -> None:
+    """Heads that step after each micro-batch (``apart``) leave the trunk's window no large batch: all ran with others.
+
+    If both step at its end, each gradient is that of the weights before both steps.
+    """
+    trunk, head = nn.Linear(5, 7), nn.Linear(7, 3)
+    of_trunk, of_head = (torch.optim.SGD(part.parameters(), lr=0.3) for part in (trunk, head))
+    with observe() as observation:
+        for window in data():
+            for x, y in window:
+                loss = cross_entropy(head(torch.tanh(trunk(x))), y)
+                (loss / K).backward()
+                if apart:
+                    of_head.step()
+                    of_head.zero_grad()
+            if not apart:
+                of_head.step()
+                of_head.zero_grad()
+            of_trunk.step()
+            of_trunk.zero_grad()
+    result = observation.result()
+    of_the_trunk = [own for own in result.windows if own.micro_batches == K]
+    wanted = Verdict.INCONCLUSIVE if apart else Verdict.EQUIVALENT
+    assert [own.verdict for own in of_the_trunk] == [wanted] * (WINDOWS if apart else 2 * WINDOWS)
+    assert all(("ran with different weights" in own.reason) is apart for own in of_the_trunk)

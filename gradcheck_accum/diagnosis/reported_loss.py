@@ -95,18 +95,24 @@ def find_misreported(account: Account) -> Iterator[Diagnosis]:
 
 
 def _divided_as_in_full_windows(account: Account, accumulation: Collection[Location]) -> set[int]:
-    """The micro-batches of full windows, and those of shorter ones whose losses were divided by K all the same."""
+    """The micro-batches whose losses were divided by K, and those of full windows of which that is not known.
+
+    A remainder that leaks fills up a window, though its losses were divided by their own number.
+    """
     full = {entry.backward.micro_batch for window in account.full() for entry in window.entries}
     backwards = [event for event in account.ledger.trace.events if isinstance(event, Backward)]
-    return full | {
-        backward.micro_batch for backward in backwards if _is_divided_by_steps(account, backward, accumulation)
-    }
+    scales = {backward.micro_batch: _scale(account, backward, accumulation) for backward in backwards}
+    divided = {number for number, scale in scales.items() if scale is not None and account.same(scale, 1.0)}
+    return divided | {number for number in full if scales.get(number) is None}
 
 
-def _is_divided_by_steps(account: Account, backward: Backward, accumulation: Collection[Location]) -> bool:
-    """Whether each term of a loss was divided by K, all in all, where losses are scaled for the accumulation."""
-    own = [[factor.value or 0.0 for factor in term.factors if factor.where in accumulation] for term in backward.terms]
-    return bool(own) and all(account.same(math.prod(values) * account.steps, 1.0) for values in own)
+def _scale(account: Account, backward: Backward, accumulation: Collection[Location]) -> float | None:
+    """K times what each term of a loss was multiplied by for the accumulation; None if that is not one known number."""
+    own = [[factor.value for factor in term.factors if factor.where in accumulation] for term in backward.terms]
+    if not all(own) or any(value is None for values in own for value in values):
+        return None
+    scales = [math.prod(value or 0.0 for value in values) * account.steps for values in own]
+    return scales[0] if scales and all(account.same(scale, scales[0]) for scale in scales) else None
 
 
 def _holds_of(micro_batches: Collection[int], event: LossShown) -> bool:

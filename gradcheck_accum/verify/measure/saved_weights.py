@@ -17,8 +17,8 @@ import torch
 from gradcheck_accum.engine.determinism import holding
 from gradcheck_accum.verify.book.records import Record
 
-_Values = dict[int, tuple[torch.Tensor, torch.Tensor]]
-"""By identity, weights with their values before they were moved."""
+_Values = dict[int, tuple[torch.Tensor, torch.Tensor | None]]
+"""By identity, weights with their values before they were moved; None where these are not needed."""
 
 
 class MovedWeights:
@@ -44,11 +44,15 @@ class MovedWeights:
     def before_step(self, parameters: Iterable[torch.Tensor], waiting: Iterable[Record]) -> None:
         """A step is about to update ``parameters``; other optimizers have yet to use the backwards ``waiting``.
 
-        Those that reached any of these parameters have been replayed for this step already.
+        Those that reached any of these parameters have been replayed for this step already, so that the values are not
+        needed for them again; but what they wait for may be a longer window, whose weights then differ.
         """
         own = {id(parameter): parameter for parameter in parameters}
-        wanted = {id(weight) for weight in _weights_of(r for r in waiting if own.keys().isdisjoint(r.squares))}
-        self._keep(parameter for key, parameter in own.items() if key in wanted)
+        records = [*waiting]
+        apart = {id(weight) for weight in _weights_of(r for r in records if own.keys().isdisjoint(r.squares))}
+        reached = own.keys() & {key for record in records for key in record.squares}
+        self._keep(parameter for key, parameter in own.items() if key in apart)
+        self._note(parameter for key, parameter in own.items() if key in reached)
         self._stepped = self._stepped or self._is_open
 
     def before_write(self, parameters: Iterable[torch.Tensor], waiting: Iterable[Record]) -> None:
@@ -59,11 +63,20 @@ class MovedWeights:
 
     def _keep(self, parameters: Iterable[torch.Tensor]) -> None:
         for parameter in parameters:
-            if not self._is_open:
-                self._moves.append({})
-                self._is_open = True
-            if id(parameter) not in self._moves[-1]:
-                self._moves[-1][id(parameter)] = parameter, parameter.detach().clone()
+            move = self._open_move()
+            if move.get(id(parameter), (parameter, None))[1] is None:
+                move[id(parameter)] = parameter, parameter.detach().clone()
+
+    def _note(self, parameters: Iterable[torch.Tensor]) -> None:
+        """These are moved, and their values are not needed."""
+        for parameter in parameters:
+            self._open_move().setdefault(id(parameter), (parameter, None))
+
+    def _open_move(self) -> _Values:
+        if not self._is_open:
+            self._moves.append({})
+            self._is_open = True
+        return self._moves[-1]
 
     def settle(self) -> None:
         """A backward or a step begins: what the loop has put back, bit for bit, by now has not moved."""
@@ -92,10 +105,11 @@ class MovedWeights:
     def as_they_were(self, records: Collection[Record]) -> AbstractContextManager[None]:
         """Inside the block the weights have the values that the first of these backwards ran with."""
         first = min((record.moves for record in records), default=self.count)
-        before: _Values = {}
+        before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for move in self._moves[first:]:
-            for key, value in move.items():
-                before.setdefault(key, value)
+            for key, (parameter, value) in move.items():
+                if value is not None:
+                    before.setdefault(key, (parameter, value))
         return holding(before.values())
 
     def forget(self) -> None:
@@ -103,8 +117,8 @@ class MovedWeights:
         self._moves.clear()
         self._is_open, self._stepped, self._wanted = False, False, None
 
-    def _value(self, key: int, parameter: torch.Tensor, moves: int) -> torch.Tensor:
-        """The value of a weight after so many moves."""
+    def _value(self, key: int, parameter: torch.Tensor, moves: int) -> torch.Tensor | None:
+        """The value of a weight after so many moves; None where a step has changed one that was not needed."""
         return next((move[key][1] for move in self._moves[moves:] if key in move), parameter)
 
 
@@ -115,5 +129,7 @@ def _weights_of(records: Iterable[Record]) -> Iterator[torch.Tensor]:
     return (parameter for module in modules.values() for parameter in module.parameters())
 
 
-def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _are_same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return False
     return one.shape == other.shape and torch.equal(one.detach(), other.detach())
