@@ -13,14 +13,14 @@ from typing import Protocol
 
 import torch
 
-from gradcheck_accum.engine.memory import is_plain, memory_of
+from gradcheck_accum.engine.memory import is_plain, memory_of, version_of
 
 
 class Holder(Protocol):
     """Needs the values of tensors unchanged; both lists may be modified in place."""
 
     @property
-    def held(self) -> tuple[list[torch.Tensor], list[int]]:
+    def held(self) -> tuple[list[torch.Tensor], list[int | None]]:
         """The tensors, and their versions when they were used."""
 
 
@@ -63,13 +63,13 @@ class CopiesOnWrite:
 
 
 def _copy_out_of(
-    memory: int | None, tensors: list[torch.Tensor], versions: list[int], copies: dict[object, torch.Tensor]
+    memory: int | None, tensors: list[torch.Tensor], versions: list[int | None], copies: dict[object, torch.Tensor]
 ) -> None:
     for index, tensor in enumerate(tensors):
         is_data = not tensor.requires_grad and is_plain(tensor)
-        if not is_data or memory_of(tensor) != memory or tensor._version != versions[index]:
+        if not is_data or memory_of(tensor) != memory or version_of(tensor) != versions[index]:
             continue
         key = tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         if key not in copies:
             copies[key] = tensor.detach().clone()
-        tensors[index], versions[index] = copies[key], copies[key]._version
+        tensors[index], versions[index] = copies[key], version_of(copies[key])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gradcheck_accum.engine.graphs import counted_on, graphs_in, nodes_in, numbered_on, relations
-from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.memory import is_plain, versions_of
 from gradcheck_accum.engine.prepared_data import Preparation, own_preparations, prepared_alike
 from gradcheck_accum.engine.program import Program
 
@@ -329,7 +329,7 @@ def halves(program: Program, data: Sequence[int]) -> tuple[Program, Program] | N
         for i in data:
             each = leaves[i].shape[0] // rows
             leaves[i] = leaves[i].detach()[start * each : stop * each].requires_grad_(leaves[i].requires_grad)
-        return replace(program, leaves=leaves, versions=[leaf._version for leaf in leaves])
+        return replace(program, leaves=leaves, versions=versions_of(leaves))
 
     return part(0, cut), part(cut, rows)
 

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.copies import CopiesOnWrite
-from gradcheck_accum.engine.memory import is_plain, may_write, memory_of, version_of
+from gradcheck_accum.engine.memory import is_plain, may_write, memory_of, version_of, versions_of
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 
 _OVER_ROWS = frozenset(
@@ -75,7 +75,7 @@ class _Made:
 class _Held:
     """An argument that no noted call returned."""
 
-    held: tuple[list[torch.Tensor], list[int]]
+    held: tuple[list[torch.Tensor], list[int | None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +101,7 @@ class Preparation:
 
     steps: list[tuple[Callable[..., Any], Any, Any]]
     raw: list[torch.Tensor]
-    versions: list[int]
+    versions: list[int | None]
     result: tuple[int, int]
     whole: Callable[[Sequence[torch.Tensor]], torch.Tensor] | None = None
     is_mean: bool = False
@@ -132,14 +132,14 @@ class Preparation:
         return (whole.reshape(-1, *made.shape[1:]) / total if made.dim() else total).to(made.dtype)
 
     @property
-    def held(self) -> tuple[list[torch.Tensor], list[int]]:
+    def held(self) -> tuple[list[torch.Tensor], list[int | None]]:
         """The tensors that it was computed from, with their versions at that time."""
         return self.raw, self.versions
 
     @property
     def is_intact(self) -> bool:
         """Whether none of the tensors that it was computed from has been changed since."""
-        return all(raw._version == version for raw, version in zip(self.raw, self.versions, strict=True))
+        return versions_of(self.raw) == self.versions
 
     def mixes(self, made: torch.Tensor) -> bool:
         """Whether the rows of its result, ``made``, depend on each other: half of them alone would be different.
@@ -348,7 +348,7 @@ class Preparations:
                 return _Made(*known)
             # A tensor with a graph would keep the graph alive.
             own = value.detach() if value.requires_grad else value
-            held = _Held(([own], [own._version]))
+            held = _Held(([own], [version_of(own)]))
             self.copies.hold(held)
             return held
         if isinstance(value, dict):
@@ -416,7 +416,7 @@ class _Builder:
 
     steps: list[tuple[Callable[..., Any], Any, Any]] = field(default_factory=list)
     raw: list[torch.Tensor] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    versions: list[int | None] = field(default_factory=list)
     _places: dict[int, int] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
 

@@ -19,6 +19,7 @@ from gradcheck_accum.engine.containers import Packed, leaves_of, rebuilt, tensor
 from gradcheck_accum.engine.graph_nodes import Scaling, note_again
 from gradcheck_accum.engine.left_behind import LeftBehind, listening
 from gradcheck_accum.engine.lent_weights import Lent
+from gradcheck_accum.engine.memory import versions_of
 from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
 
@@ -70,7 +71,7 @@ class Program:
     written: list[tuple[int, ...]]
     buffers: frozenset[int]
     leaves: list[torch.Tensor]
-    versions: list[int]
+    versions: list[int | None]
     results: list[Any]
     rng_states: list[State | None]
     constants: list[object]
@@ -90,7 +91,7 @@ class Program:
     mapped: frozenset[int] = frozenset()
 
     @property
-    def held(self) -> tuple[list[torch.Tensor], list[int]]:
+    def held(self) -> tuple[list[torch.Tensor], list[int | None]]:
         """Its leaves, with their versions when they were used."""
         return self.leaves, self.versions
 
@@ -143,7 +144,7 @@ class Program:
 
     def is_intact(self) -> bool:
         """Whether no leaf has been changed in place since it was recorded."""
-        return all(leaf._version == version for leaf, version in zip(self.leaves, self.versions, strict=True))
+        return versions_of(self.leaves) == self.versions
 
     def same_shape(self, other: Program) -> bool:
         """Whether two programs make the same calls."""

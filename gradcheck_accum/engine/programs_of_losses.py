@@ -13,7 +13,7 @@ from gradcheck_accum.engine.graph_nodes import scaling_of
 from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
 from gradcheck_accum.engine.lent_weights import steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
-from gradcheck_accum.engine.memory import memory_of, version_of
+from gradcheck_accum.engine.memory import memory_of, version_of, versions_of
 from gradcheck_accum.engine.one_at_a_time import are_rows_of_another
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Produced, Program
@@ -108,7 +108,7 @@ def _program(
         written=[call.written for call in chosen],
         buffers=frozenset(buffers),
         leaves=leaves,
-        versions=[leaf._version for leaf in leaves],
+        versions=versions_of(leaves),
         results=[produced[id(loss)] for loss in losses],
         rng_states=[call.rng_state for call in chosen],
         constants=[constant for call in chosen for constant in constants_of(call)],

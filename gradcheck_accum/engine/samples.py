@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.containers import Packed, leaves_of, tensors_in
+from gradcheck_accum.engine.memory import versions_of
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 
 _FIRST = 16
@@ -72,7 +73,7 @@ class Samples:
             other = leaf.detach().index_select(held.axis, index)
             changed = leaf.detach().clone().index_copy_(held.axis, torch.tensor(to, device=leaf.device), other)
             leaves[held.leaf] = changed.requires_grad_(leaf.requires_grad)
-        return replace(self.program, leaves=leaves, versions=[leaf._version for leaf in leaves])
+        return replace(self.program, leaves=leaves, versions=versions_of(leaves))
 
     def only(self, wanted: Callable[[torch.Tensor], bool]) -> Samples:
         """The same samples, only in those leaves that are ``wanted``."""

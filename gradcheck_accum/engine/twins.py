@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from gradcheck_accum.engine.memory import versions_of
 from gradcheck_accum.engine.program import Program
 
 
@@ -33,7 +34,7 @@ def with_own(program: Program, data: Sequence[int]) -> Program:
         leaf.detach().clone().requires_grad_(leaf.requires_grad) if i in data else leaf
         for i, leaf in enumerate(program.leaves)
     ]
-    return replace(program, leaves=leaves, versions=[leaf._version for leaf in leaves])
+    return replace(program, leaves=leaves, versions=versions_of(leaves))
 
 
 def without_draws(program: Program) -> Program:

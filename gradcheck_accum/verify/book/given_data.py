@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradcheck_accum.engine.containers import leaves_of, tensors_in
-from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.memory import is_plain, version_of
 from gradcheck_accum.engine.program import Leaf, Program
 from gradcheck_accum.ledger.location import Location
 
@@ -104,7 +104,7 @@ class GivenData:
         self._draw.batches[loader] += 1
         stacks = iterator._auto_collation and iterator._collate_fn is default_collate
         for number, tensor in enumerate(tensors_in(batch)):
-            place = _place(tensor, tensor._version)
+            place = _place(tensor, version_of(tensor))
             self._draw.place_of[place] = number
             if stacks:
                 self._draw.stacked.add(place)
@@ -159,5 +159,5 @@ def _calls_of(program: Program) -> Iterator[DataOfCall]:
                 yield data
 
 
-def _place(tensor: torch.Tensor, version: int) -> Hashable:
+def _place(tensor: torch.Tensor, version: int | None) -> Hashable:
     return (tensor.data_ptr(), version, tensor.shape) if is_plain(tensor) else id(tensor)

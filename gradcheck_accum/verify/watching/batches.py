@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradcheck_accum.engine.memory import is_plain
+from gradcheck_accum.engine.memory import is_plain, version_of
 from gradcheck_accum.engine.program import Program
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.provenance.following import MOST_FRAMES
@@ -23,7 +23,7 @@ def identity_of(program: Program | None) -> int | None:
 
     It differs for different data as long as the program is kept; afterwards memory may be reused.
     """
-    data = frozenset((t.data_ptr(), t._version) for t in data_of(program))
+    data = frozenset((t.data_ptr(), version_of(t)) for t in data_of(program))
     return hash(data) if data else None
 
 
