@@ -142,3 +142,49 @@ for start in range(0, len(data), accum_steps):
     assert any("Mean is divided (line 17)" in note for note in result.notes) is ("+ 0.1 * spread)" in loss)
     # Why nothing was compared: each term by itself is known, and not what the one factor of both is there for.
     assert ("which factors of a loss scale the accumulation" in result.reason) is ("+ 0.1 * spread)" in loss)
+
+
+TWO_TERMS = """\
+import torch
+from dataclasses import dataclass
+from torch import nn
+torch.manual_seed(0)
+@dataclass
+class Settings:
+    accumulate: int = 4
+    beta: float = {beta}
+cfg = Settings()
+model = nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x, y = torch.randn(48, 3), torch.randn(48, 2)
+for window in torch.randperm(48).view(4, cfg.accumulate, 3):
+    for rows in window:
+        out = model(x[rows])
+        fit, spread = nn.functional.mse_loss(out, y[rows]), out.abs().mean()
+        ({loss}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+ONE_DIVIDED = "fit / cfg.accumulate + cfg.beta * spread"
+BOTH_DIVIDED = "(fit + cfg.beta * spread) / cfg.accumulate"
+
+
+@pytest.mark.parametrize(
+    ("loss", "beta", "verdict"),
+    [
+        (ONE_DIVIDED, 0.25, Verdict.INCONCLUSIVE),
+        (ONE_DIVIDED, 0.3, Verdict.DEVIATES),
+        (BOTH_DIVIDED, 0.25, Verdict.EQUIVALENT),
+        (BOTH_DIVIDED, 0.3, Verdict.EQUIVALENT),
+        ("fit / cfg.accumulate + cfg.beta * spread / cfg.accumulate", 0.25, Verdict.EQUIVALENT),
+    ],
+)
+def test_a_setting_of_one_term_that_equals_what_divides_another(
+    loss: str, beta: float, verdict: Verdict, tmp_path: Path
+) -> None:
+    """Nothing counts to K, and one term is divided by what is called that: 0.25 is another setting."""
+    result = watch_source(TWO_TERMS.format(loss=loss, beta=beta), tmp_path)
+    assert result.verdict is verdict, result.reason
+    settled = [note for note in result.notes if "divide by accumulate itself" in note]
+    assert bool(settled) is (verdict is Verdict.INCONCLUSIVE)
+    assert not any("--loss-coefficient" in note for note in settled)

@@ -113,6 +113,7 @@ def read_series(evidence: Evidence, coefficient: float | None, *, in_a_run: bool
             return without
         by_steps = all(evidence.equals_any(column, SHARES[:2]) for column in contested)
         return trusting if by_steps else without
+    without.is_of_one_term = not _decisive(contested).whole
     return without.give_up(_two_readings(contested, evidence, trusting.intended, without.intended))
 
 
@@ -325,14 +326,25 @@ def _as_objective(column: Column) -> Column:
     return replace(column, source=Source.OBJECTIVE)
 
 
+def _decisive(contested: Sequence[Column]) -> Column:
+    """The one of several contested numbers that is reported: a division, if there is any."""
+    return next((column for column in contested if column.divides), contested[0])
+
+
 def _two_readings(contested: Sequence[Column], evidence: Evidence, as_accumulation: float, as_objective: float) -> str:
     """The note on a number that may belong to either, with the exact options that settle it."""
-    column = next((c for c in contested if c.divides), contested[0])
+    column = _decisive(contested)
     factor = column.factors[0]
     what = f"division by {1 / column.values[0]:.6g}" if column.divides else f"factor {column.values[0]:.6g}"
     where = f" (line {factor.where.line})" if factor.where is not None else ""
     names = sorted((name_in(o) for o in evidence.counter if not is_place(o)), key=len)
     called = names[0] if names else "the accumulation steps"
+    if not column.whole:
+        return (
+            f"the {what} of {evidence.points[0].term.name}{where} equals {called}, or a count of the batch, but comes "
+            f"from elsewhere in the source: if it belongs to the accumulation, divide by {called} itself; if it is the "
+            f"weight of this term, the term is not divided by {called}, and should be"
+        )
     return (
         f"the {what} of {evidence.points[0].term.name}{where} equals {called}, or a count of the batch, but comes from "
         f"elsewhere in the source: if it belongs to the accumulation, state --loss-coefficient {as_accumulation:.6g}; "

@@ -38,7 +38,7 @@ from gradcheck_accum.ledger.ranks import left_local
 from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
 from gradcheck_accum.ledger.roles import CountOfWindows, Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
-from gradcheck_accum.ledger.stated_names import is_length
+from gradcheck_accum.ledger.stated_names import is_length, names_steps
 from gradcheck_accum.ledger.weights_of_terms import with_weights_of_terms
 from gradcheck_accum.ledger.window_length import is_divided_by, lengths_of_list, scales_every_loss, usual_steps
 from gradcheck_accum.ledger.windows import Entry, Fate, Ledger, Window
@@ -295,7 +295,7 @@ class _Reader:
         counters = [own for w in windows if (own := _borne_out(w, steps)) is not None]
         counted = frozenset[str]().union(*(own.origins for own in counters))
         lengths = frozenset(filter(is_length, counted)).union(*map(lengths_of_list, windows))
-        counter = counted - lengths | _parts_divided_by(windows)
+        counter = counted - lengths | _parts_divided_by(windows) or _named_divisors(windows, steps, same)
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         quotients = frozenset(own.quotient for own in counters if own.quotient is not None)
         held = frozenset[str]().union(*(own.count for own in counters))
@@ -507,6 +507,16 @@ def _parts_divided_by(windows: Sequence[Window]) -> frozenset[str]:
         return factor.operation is Operation.DIVIDE and not parts.isdisjoint(factor.origins)
 
     return parts if parts and all(scales_every_loss(window, divides) for window in windows) else frozenset()
+
+
+def _named_divisors(windows: Sequence[Window], steps: int, same: Same) -> frozenset[str]:
+    """The origins of what is K by its name where a loss, or a term of one, is divided by it.
+
+    Where nothing counts to K, this is the number that other constants, which only equal 1/K, are not.
+    """
+    factors = (f for w in windows for e in w.fresh() for term in e.backward.terms for f in term.factors)
+    named = (f for f in factors if f.operation is Operation.DIVIDE and names_steps(f.origins))
+    return frozenset[str]().union(*(f.origins for f in named if f.value and same(f.value * steps, 1.0)))
 
 
 def _borne_out(window: Window, steps: int) -> WindowBound | None:
