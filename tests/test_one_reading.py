@@ -188,3 +188,18 @@ def test_a_setting_of_one_term_that_equals_what_divides_another(
     settled = [note for note in result.notes if "divide by accumulate itself" in note]
     assert bool(settled) is (verdict is Verdict.INCONCLUSIVE)
     assert not any("--loss-coefficient" in note for note in settled)
+
+
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        ("(loss * (0.5 / K))", Verdict.EQUIVALENT),
+        ("loss.mul(0.5 / K)", Verdict.EQUIVALENT),
+        ("(0.5 / K * loss)", Verdict.EQUIVALENT),
+        ("(loss * (0.5 / (K + 1)))", Verdict.DEVIATES),
+        ("(loss * 0.5)", Verdict.DEVIATES),
+    ],
+)
+def test_a_literal_above_k_is_a_factor_of_its_own(loss: str, verdict: Verdict, tmp_path: Path) -> None:
+    source = script(loss).replace("% 3", "% K").replace("torch.manual_seed(0)", "torch.manual_seed(0)\nK = 3")
+    assert watch_source(source, tmp_path).verdict is verdict

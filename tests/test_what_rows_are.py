@@ -499,3 +499,30 @@ def test_parts_of_a_batch_with_a_loss_each_are_no_two_samples(outputs: str, tmp_
 def test_parts_of_a_batch_whose_samples_depend_on_each_other(and_more: str, verdict: Verdict, tmp_path: Path) -> None:
     result = watch_source(PARTS.format(outputs=JOINED, and_more=and_more, scale=" / K"), tmp_path)
     assert result.verdict is verdict, result.reason
+
+
+QUERIES = """
+import torch
+from torch import nn
+torch.manual_seed(1)
+torch.set_default_dtype(torch.float64)
+model = nn.Linear(5, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+queries = [torch.randn({rows}, 5) for i in range(9)]
+for i, documents in enumerate(queries):
+    scores = model(documents).squeeze(1)
+    ((scores.logsumexp(0) - scores[0]) / 3).backward()
+    if (i + 1) % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"), [("3 + i % 4", Verdict.INCONCLUSIVE), ("4", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION)]
+)
+def test_one_number_of_all_rows_is_no_mean_over_them(rows: str, verdict: Verdict, tmp_path: Path) -> None:
+    """Micro-batches with different numbers of rows may be one query each, whose documents compete."""
+    result = watch_source(QUERIES.format(rows=rows), tmp_path)
+    assert result.verdict is verdict, result.reason
+    assert ("no mean is taken" in result.reason) is (verdict is Verdict.INCONCLUSIVE)

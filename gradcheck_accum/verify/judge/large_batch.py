@@ -26,8 +26,8 @@ _OWN_ALONE = (
 _DIFFERENT = "as one large batch its micro-batches have a different gradient"
 _SCALED = "the terms of its loss are scaled differently"
 _GROUPS = (
-    "but these are sums over different numbers of rows, so each may be one sample whose rows belong together (a "
-    "sequence, an episode, a query); --reference ledger skips this check"
+    "but these have different numbers of rows, over which no mean is taken, so each may be one sample whose rows "
+    "belong together (a sequence, an episode, a query); --reference ledger skips this check"
 )
 _OF_GROUPS = f"{_DIFFERENT}, {_GROUPS}"
 _ROWS_OF_GROUPS = f"the rows of its micro-batches depend on each other, {_GROUPS}"
@@ -136,13 +136,22 @@ def is_one_batch(measured: Measured) -> bool:
 def _may_be_groups(window: MeasuredWindow) -> bool:
     """Whether micro-batches may be one sample each, and no module is known to couple samples.
 
-    This applies to sums alone: these are added up over micro-batches, whatever their rows are.
+    A mean is over its rows. A sum is added up over micro-batches, whatever their rows are, and what is neither is one
+    number of a micro-batch.
     """
     if not window.measured.may_be_groups or window.measured.coupled_modules:
         return False
     readings = window.readings
-    return all(
-        readings.kind(part, series) is Reduction.SUM for part in window.parts for series in readings.series_of(part)
+    return not any(
+        readings.kind(part, series) is Reduction.MEAN
+        and any(
+            term.units is not None
+            for entry in part.fresh()
+            for term in entry.backward.terms
+            if series.holds(entry.backward, term)
+        )
+        for part in window.parts
+        for series in readings.series_of(part)
     )
 
 

@@ -201,7 +201,7 @@ def sides_of(node: ast.expr, inverted: bool = False) -> list[tuple[ast.expr, boo
             return [*sides_of(left, inverted), *sides_of(right, inverted)]
         case ast.BinOp(left=ast.Constant(value=1), op=ast.Div(), right=right):
             return sides_of(right, not inverted)
-        case ast.BinOp(left=left, op=ast.Div(), right=right) if not isinstance(left, ast.Constant):
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
             return [*sides_of(left, inverted), *sides_of(right, not inverted)]
     return [(node, inverted)]
 
