@@ -116,6 +116,10 @@ def test_a_loss_over_pairs_of_samples_is_never_equivalent(
     model, data = network(outputs), batches(sizes)
     assert distance_of_the_first_window(model, data, loss) > 0.02
     result = trained(model, data, loss, reference=reference)
+    if loss is concordance and len({*sizes}) > 1:
+        # One number of all rows, which no mean is taken over: each micro-batch may be one sample.
+        assert (result.verdict, codes(result)) == (Verdict.INCONCLUSIVE, set()), result.reason
+        return
     assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, {"GA901"}), result.reason
 
 

@@ -526,3 +526,57 @@ def test_one_number_of_all_rows_is_no_mean_over_them(rows: str, verdict: Verdict
     result = watch_source(QUERIES.format(rows=rows), tmp_path)
     assert result.verdict is verdict, result.reason
     assert ("no mean is taken" in result.reason) is (verdict is Verdict.INCONCLUSIVE)
+
+
+ITEMS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+torch.manual_seed(2)
+torch.set_default_dtype(torch.float64)
+class Series(torch.utils.data.Dataset):
+    def __len__(self): return {number}
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        return torch.randn({shape}, generator=g)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 6), nn.Linear(6, 1)
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(torch.tanh(h - h.mean(0)))
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, x in enumerate(DataLoader(Series(), batch_size={size})):
+    (model(x{item}).pow(2).mean() / 3).backward()
+    if (i + 1) % 3 == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "shape", "size", "item", "verdict"),
+    [
+        (9, "7, 5", None, "", Verdict.INCONCLUSIVE),
+        (9, "7, 5", 1, "[0]", Verdict.INCONCLUSIVE),
+        (36, "5", 4, "", Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION),
+    ],
+)
+def test_what_a_loader_gives_as_one_item_may_be_one_sample(
+    number: int, shape: str, size: int | None, item: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    """Rows that are centred over an item may be one series; over a batch that the loader put together, they are not."""
+    result = watch_source(ITEMS.format(number=number, shape=shape, size=size, item=item), tmp_path)
+    assert result.verdict is verdict, result.reason
+    assert ("one item of its data set" in result.reason) is (verdict is Verdict.INCONCLUSIVE)
+
+
+def test_a_slice_of_an_item_is_a_batch(tmp_path: Path) -> None:
+    """The loop cuts the rows of one item itself: it takes them for samples."""
+    source = ITEMS.format(number=3, shape="12, 5", size=None, item="")
+    source = source.replace("    (model(x)", "    for part in x.split(4):\n        (model(part)")
+    source = source.replace("if (i + 1) % 3 == 0:", "if True:")
+    assert "x.split(4)" in source
+    assert watch_source(source, tmp_path).verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION

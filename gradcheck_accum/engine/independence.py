@@ -78,6 +78,10 @@ STEPS = (
     "its rows depend on each other, but all of its data has a second dimension along which nothing does: the rows may "
     "be the steps of sequences, and the samples along the second"
 )
+OF_ITEM = (
+    "its rows depend on each other, but a data loader gave them as one item of its data set, so they may be parts of "
+    "one sample: let the data loader put samples together (batch_size) if they are samples"
+)
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
 
 UNSURE_TARGETS = (
@@ -195,6 +199,8 @@ class Prover:
                 return Proof(None, reason=CUT_ROWS if cut else UNSURE_ROWS)
             if found.coupled and (_relates_rows(program) or _begins_rows(program, others)):
                 return Proof(None, reason=RELATED)
+            if found.coupled and program.is_one_item:
+                return Proof(None, reason=OF_ITEM)
             if found.coupled and is_of_derivatives(program):
                 return Proof(None, reason=DERIVED)
             if found.coupled and (along := self._along_second(program, others, own, base)) is not None:

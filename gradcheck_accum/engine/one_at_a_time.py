@@ -51,7 +51,12 @@ def are_rows_of_another(tensor: torch.Tensor) -> bool:
 
     A slice keeps the dimensions of what it was taken from, and an index does not.
     """
+    return tensor.dim() > 1 and tensor.is_floating_point() and are_some_rows(tensor)
+
+
+def are_some_rows(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a slice of the rows of another one."""
     whole = tensor._base
-    if whole is None or tensor.dim() < 2 or not tensor.is_floating_point():
+    if whole is None or not tensor.dim():
         return False
     return tensor.shape[1:] == whole.shape[1:] and len(tensor) < len(whole)

@@ -63,7 +63,9 @@ class Program:
     ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
     before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known. ``scaled``
     holds what was noted of the steps that scaled a tensor by a number. ``mapped`` are the leaves whose rows the loop
-    goes through with ``vmap``, a sample each: the loss is the sum of those of all samples.
+    goes through with ``vmap``, a sample each: the loss is the sum of those of all samples. ``is_cut`` says that
+    some of its data are some of the rows of a larger tensor, ``is_one_item`` that they are not, and that a data loader
+    gave it as one item of its data set: one sample, or a batch that the data set has made.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -89,6 +91,8 @@ class Program:
     is_first: bool = False
     scaled: dict[int, Scaling] = field(default_factory=dict)
     mapped: frozenset[int] = frozenset()
+    is_cut: bool = False
+    is_one_item: bool = False
 
     @property
     def held(self) -> tuple[list[torch.Tensor], list[int | None]]:

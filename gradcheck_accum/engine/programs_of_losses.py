@@ -14,7 +14,7 @@ from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
 from gradcheck_accum.engine.lent_weights import steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of, versions_of
-from gradcheck_accum.engine.one_at_a_time import are_rows_of_another
+from gradcheck_accum.engine.one_at_a_time import are_rows_of_another, are_some_rows
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
@@ -126,6 +126,7 @@ def _program(
         is_first=preparations.is_of_this_turn(losses[0]) is None,
         scaled={i: note for i, call in enumerate(chosen) if (note := scaling_of(call.outputs)) is not None},
         mapped=frozenset(mapped),
+        is_cut=any(map(are_some_rows, originals)),
     )
 
 

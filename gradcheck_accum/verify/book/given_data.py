@@ -26,12 +26,12 @@ DataOfCall = tuple[Hashable, ...]
 """The data tensors of one call: by their place in memory where a program holds them, otherwise by number."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Draw:
     """What data loaders yielded between two backwards: the number of batches of each, and the loader of each tensor.
 
     ``place_of`` has the place of each in its batch, and ``stacked`` are those that a loader has stacked of samples, by
-    their places in memory.
+    their places in memory. ``of_items`` says that each batch was one item of its data set.
     """
 
     number: int
@@ -39,6 +39,7 @@ class Draw:
     loader_of: dict[Hashable, int] = field(default_factory=dict)
     place_of: dict[Hashable, int] = field(default_factory=dict)
     stacked: set[Hashable] = field(default_factory=set)
+    of_items: bool = True
 
 
 @dataclass(eq=False)
@@ -103,6 +104,9 @@ class GivenData:
             self._draw, self._has_run = Draw(self._draw.number + 1), False
         self._draw.batches[loader] += 1
         stacks = iterator._auto_collation and iterator._collate_fn is default_collate
+        # Without a collation, what it takes its indices from is a sampler of items, and has no size.
+        size = getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else 1
+        self._draw.of_items = self._draw.of_items and size == 1
         for number, tensor in enumerate(tensors_in(batch)):
             place = _place(tensor, version_of(tensor))
             self._draw.place_of[place] = number
@@ -125,6 +129,8 @@ class GivenData:
             own = zip(program.leaves, program.versions, strict=True)
             stacked = any(_place(leaf, version) in self._draw.stacked for leaf, version in own)
             program.may_have_samples = program.may_have_samples or stacked
+        if program is not None and self._draw.batches and self._draw.of_items:
+            program.is_one_item = not program.is_cut
         given = Given(frozenset(self._calls) if program is None else program, self._draw)
         self._calls.clear()
         return given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradcheck_accum.engine.independence import SAMPLE, TASK, Proof
+from gradcheck_accum.engine.independence import OF_ITEM, SAMPLE, TASK, Proof
 from gradcheck_accum.engine.reference import MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import CONFIDENCE
 from gradcheck_accum.ledger.events import Reduction
@@ -161,8 +161,9 @@ def _is_shown_by_samples(measured: Measured) -> bool:
     A module that is known for it does, or what was computed of the rows of a micro-batch, or the replacement of samples
     within one.
     """
-    cause = bool(measured.coupled_modules) or measured.normalises
-    return cause or measured.proof is None or measured.proof.coupled is True
+    if measured.coupled_modules or measured.proof is None:
+        return True
+    return measured.proof.coupled is True or (measured.normalises and measured.proof.reason != OF_ITEM)
 
 
 def _only_joined(measured: Measured) -> str:
