@@ -129,7 +129,19 @@ class Source:
     def _definition(self, name: str) -> bytes:
         if self._definitions is None:
             self._definitions = _definitions(self.content)
-        return self._definitions.get(name.encode(), b"")
+        return b"".join(self._definitions[one] for one in _with_bases(name.encode(), self._definitions))
+
+
+def _with_bases(name: bytes, definitions: dict[bytes, bytes]) -> list[bytes]:
+    """A name that a module defines, and those of its bases that are defined there too: their methods are its own."""
+    import re  # not needed by most runs
+
+    found = [name] if name in definitions else []
+    for one in found:  # grows while it is looked through
+        bases = re.match(rb"class[ \t]+\w+[ \t]*\(([^)]*)\)", definitions[one])
+        named = re.findall(rb"\w+", bases[1]) if bases else []
+        found += [base for base in dict.fromkeys(named) if base in definitions and base not in found]
+    return found
 
 
 def _definitions(content: bytes) -> dict[bytes, bytes]:
