@@ -63,3 +63,23 @@ def test_what_an_imported_class_inherits_in_its_own_module_is_read_with_it(
     # What it does not inherit is none of its doing.
     script.write_text(SCRIPT.format(name="Unrelated"))
     assert lint_paths([str(script)]).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("passed_on", "codes"),
+    [
+        ("from pupils.numbers import *\nfrom .teaching import *\n", ["GA101", "GA301"]),
+        ("from .teaching import Classifying\n", ["GA101", "GA301"]),
+        ("from .numbers import *\n", []),
+        ("import pupils.teaching\n", []),
+    ],
+)
+def test_a_package_passes_on_what_it_imports_with_a_star(tmp_path: Path, passed_on: str, codes: list[str]) -> None:
+    package = tmp_path / "pupils"
+    package.mkdir()
+    (package / "__init__.py").write_text(passed_on)
+    (package / "numbers.py").write_text("ONE = 1\n")
+    (package / "teaching.py").write_text(MODULE.format(base="Teaching", start="0", divided="loss"))
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(name="Classifying").replace("from teaching", "from pupils"))
+    assert [finding.mistake.code for finding in lint_paths([str(script)]).findings] == codes
