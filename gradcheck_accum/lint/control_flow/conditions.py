@@ -77,6 +77,9 @@ def decide(run: State, node: syntax.Expression, value: Any, acts: bool, holds_fi
         first = holds_first != negated
     if isinstance(value, v.ByDefault):
         first = value.holds != negated
+    elif type(value) is Symbol and value.default is not None:
+        # What is asked is the setting itself: 0 and an empty text do not hold.
+        first = bool(value.default)
     if key in run.ruled and key not in run.decisions:
         return run.ruled[key] != negated
     answer = run.decisions.setdefault(key, run.knowledge.preferred(key, first))
