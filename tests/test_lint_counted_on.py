@@ -164,18 +164,72 @@ def test_so_is_one_of_a_method() -> None:
     assert given_its_count(**method, inside=clips) == []
 
 
+def test_a_loss_that_such_a_function_makes_it_alone_can_divide() -> None:
+    undivided = GIVEN_ITS_COUNT.replace(" / every", "")
+    places = PLAIN | {"before": "", "each": "", "inside": "", "closes": "turn % every == 0"}
+    assert codes_in(undivided.format(**places)) == ["GA101"]
+    # One that it is given may have been divided already, and may be a part of something else.
+    given = undivided.replace("batch,", "loss,").replace('    out = {net}(batch["x"])\n', "")
+    given = given.replace('    loss = nn.functional.mse_loss(out, batch["y"])\n', "")
+    assert codes_in(given.format(**places)) == []
+    weighted = undivided.replace("turn):", "turn, share):").replace('batch["y"])', 'batch["y"]) * share')
+    assert codes_in(weighted.format(**places)) == []
+
+
 def test_what_else_such_a_function_leaves_to_its_callers_is_no_mistake() -> None:
-    assert (
-        codes_in(
-            GIVEN_ITS_COUNT.replace(" / every", "").format(
-                **PLAIN, before="", each="", inside="", closes="turn % every == 0"
-            )
-        )
-        == []
-    )
+    # Neither what is left over at the end, nor what is cleared before the first call.
+    assert given_its_count(closes="turn % every == 0", inside="pass") == []
     # What steps in each call is a window, whatever else the count decides on.
     shown = "print(turn)\n    optimizer.step(); optimizer.zero_grad()\n    if turn < 0"
     assert given_its_count(each=CLIP, closes=f"turn % every == 0: {shown}") == []
+
+
+KEEPS_ITS_COUNT = """\
+from torch import nn
+
+class Stepper:
+    def __init__(self, net, optimizer, every, begun):
+        self.net, self.optimizer, self.every = net, optimizer, every
+        self.turns = {start}
+
+    def one(self, batch):
+        loss = nn.functional.mse_loss(self.net(batch["x"]), batch["y"])
+        return self.{calls}(loss)
+
+    def use(self, loss):
+        {divided}.backward()
+        {before}
+        if {tested} % self.every == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        {after}
+        return loss.item()
+"""
+RAISED = "self.turns += 1"
+
+
+def keeps_its_count(**places: str) -> list[str]:
+    defaults = {
+        "start": "0", "calls": "use", "divided": "(loss / self.every)", "before": "pass", "tested": "self.turns",
+        "after": "pass",
+    }  # fmt: skip
+    return codes_in(KEEPS_ITS_COUNT.format(**(defaults | places)))
+
+
+def test_a_count_that_a_method_keeps_may_be_kept_in_what_it_calls() -> None:
+    assert keeps_its_count(before=RAISED) == []
+    assert keeps_its_count(before=RAISED, divided="loss") == ["GA101"]
+    assert keeps_its_count(before=RAISED, divided="(loss / self.every / self.every)") == ["GA102"]
+    # Who is handed a loss does not know what is in it.
+    assert keeps_its_count(before=RAISED, divided="loss", calls="another") == []
+
+
+def test_where_such_a_count_begins_says_how_long_the_first_window_is() -> None:
+    assert keeps_its_count(after=RAISED) == ["GA302"]
+    assert keeps_its_count(after=RAISED, tested="(self.turns + 1)") == []
+    # It may begin anywhere.
+    assert keeps_its_count(after=RAISED, start="begun") == []
+    assert keeps_its_count(before=RAISED, start="begun") == []
 
 
 def test_a_function_that_the_file_calls_is_judged_as_it_is_called() -> None:

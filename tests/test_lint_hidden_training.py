@@ -182,3 +182,59 @@ def fit(cfg, net, head, opt, data):
 @pytest.mark.parametrize("loop", LOOPS, ids=str)
 def test_what_a_call_hides_is_read(loop: LabelledLoop) -> None:
     assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes
+
+
+MANY_SETTINGS = """\
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+
+class Net(pl.LightningModule):
+    def __init__(self, cfg):
+        super().__init__()
+        self.cfg = cfg
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        out = self.layer(x)
+{layers}
+        return out
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        if self.cfg["hard"] is not None:
+            opt, every = self.optimizers(), self.cfg["hard"]["every"]
+            loss = F.cross_entropy(self.forward(x), y)
+            self.manual_backward(loss / every)
+            if (batch_idx + 1) % every == 0{last}:
+                if self.current_epoch >= self.cfg["hard"]["first"]:
+                    for _ in range(self.cfg["hard"]["rounds"]):
+                        opt.zero_grad()
+                        self.manual_backward(F.cross_entropy(self.forward(x), y))
+                opt.step()
+                opt.zero_grad()
+        else:
+            loss = F.cross_entropy(self.forward(x), y)
+        return loss.detach()
+
+    def configure_optimizers(self):
+        length = self.cfg["length"]
+        if self.cfg["hard"] is not None:
+            length = length // self.cfg["hard"]["every"]
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=length)]
+"""
+LAYER = """\
+        if self.cfg["layer {number}"] == "linear":
+            out = out * {number}
+        else:
+            out = out.tanh()
+"""
+
+
+def test_what_trains_is_followed_before_settings_of_what_does_not() -> None:
+    layers = "".join(LAYER.format(number=number) for number in range(20))
+    assert codes_in(MANY_SETTINGS.format(layers=layers, last="")) == ["GA301"]
+    # A step for the remainder at the last batch, too: only what it is divided by is wrong.
+    flushed = MANY_SETTINGS.format(layers=layers, last=" or self.trainer.is_last_batch")
+    assert codes_in(flushed) == ["GA103"]

@@ -276,3 +276,42 @@ def train(net, old, loader, optimizer, k):
 )
 def test_a_number_in_a_loss_is_shown_with_it(divides: str, times: str, misreported: bool) -> None:
     assert ("GA802" in codes_in(WITH_A_CONSTANT_TERM.format(divides=divides, times=times))) is misreported
+
+
+RESUMED = """\
+import argparse
+import torch
+import torch.nn.functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume_at", type=int, default={default})
+parser.add_argument("--every", type=int, default=8)
+args = parser.parse_args()
+
+def main(net, loader, optimizer):
+    turn = 0
+    if args.resume_at:
+        turn = -1
+    while True:
+        for x, y in loader:
+{changes}
+            (F.cross_entropy(net(x), y) / args.every).backward()
+            turn += 1
+            if turn % args.every == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+main(*args.objects)
+"""
+CHANGE = """\
+            if args.change_{number} == "scale":
+                x = x * {number}
+            else:
+                x = x.tanh()
+"""
+
+
+@pytest.mark.parametrize(("default", "codes"), [("0", []), ("3", ["GA302"])])
+def test_a_setting_that_is_asked_for_itself_holds_first_as_its_default_does(default: str, codes: list[str]) -> None:
+    changes = "".join(CHANGE.format(number=number) for number in range(20))
+    assert codes_in(RESUMED.format(default=default, changes=changes)) == codes

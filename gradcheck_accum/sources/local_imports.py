@@ -19,7 +19,7 @@ MOST_PASSED_ON = 3
 """How many packages may pass a name on until it is defined."""
 _LARGEST_OF_ALL = 1024 * 1024
 """Bytes above which a module is considered generated."""
-_FROM = rb"(?m)^from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([\w, \t]*))"
+_FROM = rb"(?m)^from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|(\*|[\w, \t]*))"
 _OF_A_PROJECT = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 """Files of the top directory of a project."""
 _HIGHEST = 8
@@ -93,17 +93,25 @@ class Source:
         self._held: dict[tuple[re.Pattern[bytes], str], bool] = {}
         """Cache of searches in the definition of a name or, without one, in the whole module."""
 
-    def origin_of(self, name: str) -> tuple[int, str] | None:
-        """Where a module imports a name from that it only passes on: the level, and the module."""
-        if name.encode() not in self.content:
-            return None
+    def origins_of(self, name: str) -> list[tuple[int, str]]:
+        """Where a module may import a name from that it only passes on: the level, and the module.
+
+        The one that it names it of, or else all of whose names it passes on (``import *``).
+        """
+        is_named = name.encode() in self.content
+        if not is_named and b"*" not in self.content:
+            return []
         import re  # not needed by most runs
 
+        passed_on: list[tuple[int, str]] = []
         for dots, module, several, some in re.findall(_FROM, self.content):
             names = re.sub(rb"#[^\r\n]*", b"", several or some).decode("ascii", "replace").split(",")
-            if (dots or module) and name in map(str.strip, names):
-                return len(dots), module.decode("ascii", "replace")
-        return None
+            origin = len(dots), module.decode("ascii", "replace")
+            if (dots or module) and is_named and name in map(str.strip, names):
+                return [origin]
+            if module and some == b"*":
+                passed_on.append(origin)
+        return passed_on
 
     def holds(self, pattern: re.Pattern[bytes], names: Iterable[str]) -> bool:
         """Whether the functions and classes of these names have such text in them; the whole module without names."""
@@ -129,7 +137,19 @@ class Source:
     def _definition(self, name: str) -> bytes:
         if self._definitions is None:
             self._definitions = _definitions(self.content)
-        return self._definitions.get(name.encode(), b"")
+        return b"".join(self._definitions[one] for one in _with_bases(name.encode(), self._definitions))
+
+
+def _with_bases(name: bytes, definitions: dict[bytes, bytes]) -> list[bytes]:
+    """A name that a module defines, and those of its bases that are defined there too: their methods are its own."""
+    import re  # not needed by most runs
+
+    found = [name] if name in definitions else []
+    for one in found:  # grows while it is looked through
+        bases = re.match(rb"class[ \t]+\w+[ \t]*\(([^)]*)\)", definitions[one])
+        named = re.findall(rb"\w+", bases[1]) if bases else []
+        found += [base for base in dict.fromkeys(named) if base in definitions and base not in found]
+    return found
 
 
 def _definitions(content: bytes) -> dict[bytes, bytes]:
@@ -197,10 +217,8 @@ def is_called(
         if found is not None:
             if found.calls(call, names):
                 return True
-            origins = ((name, found.origin_of(name)) for name in names) if passed_on else ()
+            origins = ((name, origin) for name in names for origin in found.origins_of(name)) if passed_on else ()
             return any(
-                is_called(call, place, origin[0], origin[1], [name], read, passed_on - 1)
-                for name, origin in origins
-                if origin is not None
+                is_called(call, place, level, module, [name], read, passed_on - 1) for name, (level, module) in origins
             )
     return False

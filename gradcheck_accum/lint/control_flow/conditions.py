@@ -77,6 +77,9 @@ def decide(run: State, node: syntax.Expression, value: Any, acts: bool, holds_fi
         first = holds_first != negated
     if isinstance(value, v.ByDefault):
         first = value.holds != negated
+    elif type(value) is Symbol and value.default is not None:
+        # What is asked is the setting itself: 0 and an empty text do not hold.
+        first = bool(value.default)
     if key in run.ruled and key not in run.decisions:
         return run.ruled[key] != negated
     answer = run.decisions.setdefault(key, run.knowledge.preferred(key, first))
@@ -388,7 +391,7 @@ def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | N
         return None
     sides = (test.left, test.comparators[0])
     left, right = (settled_value(run, side, scope) for side in sides)
-    changing = run.bound_in_loops
+    changing = run.bound_in_loops | _bound_in_a_turn(run)
     counts = [
         isinstance(value, Num) and any(text_of(part) in changing for part in walk(side) if isinstance(part, _NAMES))
         for value, side in zip((left, right), sides, strict=True)
@@ -397,6 +400,14 @@ def _last_phase(run: State, test: syntax.Expression, scope: v.Scope) -> bool | N
     if [*counts, *settings] not in ([True, False, False, True], [False, True, True, False]):
         return None
     return (test.ops[0] in _GREATER) == counts[0]
+
+
+def _bound_in_a_turn(run: State) -> frozenset[str]:
+    """What a function binds that a turn of a training loop calls: it is of that turn, as what the loop binds is."""
+    function = run.calls.stack[-1] if run.calls.stack else None
+    if function is None or any(map(run.reach.is_training_loop, walk(function))):
+        return frozenset()
+    return run.reach.bound_in_turns(function)
 
 
 def _counts_to_what_may_change(run: State, test: syntax.Expression, scope: v.Scope) -> bool:

@@ -44,6 +44,8 @@ _MOST_WITH_A_SKIP = 4
 """Scenarios that are run once more for each place that may skip a micro-batch."""
 _MOST_SCENARIOS = 16
 _MOST_RESTARTS = 40
+_WITHOUT_GRADIENTS = 2 * MOST_REMOTE
+"""How much farther an answer is that leaves a run without gradients as it is: even beyond those like an unknown one."""
 _PATIENCE = 60_000
 """Evaluations after which no more scenarios are tried while none of them has found anything."""
 _LONG_PATIENCE = 200_000
@@ -192,7 +194,11 @@ def _scenarios(
         for position in range(len(given), len(asked)):
             flipped = {name: run.decisions[name] for name in asked[:position]}
             flipped[asked[position]] = not run.decisions[asked[position]]
-            heapq.heappush(pending, (remoteness + run.remoteness[asked[position]], next(order), flipped, done))
+            farther = run.remoteness[asked[position]]
+            if farther and not run.recorder.has_backward:
+                # Where no gradients are made, what decides on none makes none either.
+                farther += _WITHOUT_GRADIENTS
+            heapq.heappush(pending, (remoteness + farther, next(order), flipped, done))
     interrupted: list[tuple[Diagnosis, Ledger]] = []
     depends: set[tuple[str, int]] = set()
     for place in sorted(places) if reported_alone is None else ():

@@ -2,8 +2,8 @@
 
 They count their calls themselves, as methods do, or are given the count.
 
-The callers are unknown: they may clear, divide, or step at the end. So only mistakes that the method makes by itself
-are reported.
+The callers are unknown: they may clear, divide a loss that they hand on, or step at the end. So only mistakes that the
+method makes by itself are reported. No one else has a loss that it makes before its backward.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from gradcheck_accum.lint.program.facts import Function
     from gradcheck_accum.lint.program.reach import Reach
 
-REPORTED = frozenset({"GA201", "GA202", "GA401", "GA402", "GA501"})
-"""The codes that need nothing but the function: clearings and clips between the backwards of one window."""
+REPORTED = frozenset({"GA101", "GA102", "GA104", "GA201", "GA202", "GA302", "GA401", "GA402", "GA501"})
+"""The codes that need nothing but the function: what it does between the backwards of one window, the share of a loss
+that it makes itself (of one that it is given, the factors are unknown), and where a count begins that it keeps."""
 REPORTED_OF_TURNS = frozenset({"GA401", "GA501"})
 """Those that need not even the count: what is clipped is what the function has just added to, or scaled."""
 
@@ -37,22 +38,32 @@ REPORTED_OF_TURNS = frozenset({"GA401", "GA501"})
 def counters(reach: Reach, function: Function) -> frozenset[str]:
     """The attributes that a method adds 1 to, and takes modulo something, or sets back where they come to it, to step.
 
-    None if it trains in a loop.
+    So may what it calls. None if that trains in a loop.
     """
-    nodes = walk(function)
+    nodes = _nodes(reach, function)
     if _trains_in_a_loop(reach, nodes):
         return frozenset()
-    counted = {
-        n.target.attr
-        for n in nodes
-        if adds_one(n) and isinstance(n.target, syntax.Attribute) and text_of(n.target.value) == "self"
-    }
+    return frozenset(_raised(nodes) & _tested(reach, nodes))
+
+
+def _nodes(reach: Reach, function: Function) -> list[syntax.Node]:
+    """All that is in a function and in what it calls."""
+    return [n for one in (function, *reach.callees((function,), None)) for n in walk(one)]
+
+
+def _raised(nodes: Iterable[syntax.Node]) -> set[str]:
+    """The attributes of the object itself that are raised by 1."""
+    raised = (n.target for n in nodes if adds_one(n))
+    return {t.attr for t in raised if isinstance(t, syntax.Attribute) and text_of(t.value) == "self"}
+
+
+def _tested(reach: Reach, nodes: Sequence[syntax.Node]) -> set[str]:
+    """Those that decide on a step, modulo something or where they come to it."""
     lefts = [part.left for part in _taken_modulo(nodes, reach.steps)]
     lefts += [part.left for part in _compared(reach, nodes)]
-    tested = {
+    return {
         n.attr for left in lefts for n in walk(left) if isinstance(n, syntax.Attribute) and text_of(n.value) == "self"
     }
-    return frozenset(counted & tested)
 
 
 @remembered
@@ -191,8 +202,8 @@ def carry(run: State, target: syntax.Expression, value: Any) -> None:
 def call_each_batch(run: State, owner: v.Instance | None, function: Function, scope: v.Scope) -> None:
     """Call a function as a loop over endless data would."""
     if owner is not None:
-        unknown = (n for n in counters(run.reach, function) if not isinstance(owner.attributes.get(n), Num))
-        owner.attributes.update(dict.fromkeys(unknown, Num(0)))
+        unknown = [n for n in counters(run.reach, function) if not isinstance(owner.attributes.get(n), Num)]
+        owner.attributes.update({n: _unshown_start(run.reach, function, n) for n in unknown})
     counted = given_count(run.reach, function)
     gate = None if is_called_each_batch(run.reach, function) else _given_gate(run.reach, function)
     run.recorder.epoch = None
@@ -212,6 +223,15 @@ def call_each_batch(run: State, owner: v.Instance | None, function: Function, sc
             call_function(run, v.Function(function, scope, owner), [], given)
     finally:
         run.loops.depth -= 1
+
+
+def _unshown_start(reach: Reach, function: Function, name: str) -> Num:
+    """Where a count begins that nothing shows the start of: with a first window as long as the others (`begin`)."""
+    nodes = _nodes(reach, function)
+    counted = f"self.{name}"
+    raised = [n.where.line for n in nodes if adds_one(n) and text_of(n.target) == counted]
+    tested = [n.where.line for n in _taken_modulo(nodes, reach.steps) if text_of(n.left) == counted]
+    return Num(int(bool(tested) and min(tested) < min(raised)))
 
 
 def _arguments(run: State, function: Function, *, is_method: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from gradcheck_accum.lint.torch_calls.metrics import shown
 from gradcheck_accum.lint.torch_calls.retained_graphs import summed
 from gradcheck_accum.lint.torch_calls.weight_averages import note_update
 
-_OF_COUNTS = (Operator.FLOORDIV, Operator.MULT)
+_OF_COUNTS = (Operator.FLOORDIV, Operator.DIV, Operator.MULT)
 """What a number of micro-batches is computed by."""
 
 _COMPARISONS: dict[Comparison, Callable[[Any, Any], Any]] = {
@@ -112,20 +112,10 @@ def _binary(run: State, node: syntax.BinOp, scope: v.Scope) -> Any:
     # No loss is divided by floor division, which computes a number from any operands.
     counts = node.op is Operator.FLOORDIV or isinstance(left, v.Samples) or (is_settled(left) and is_settled(right))
     # In a loop, what is computed from settings alone is the same in every turn.
-    fixed = not run.loops.depth or (node.op in _OF_COUNTS and _is_fixed(left) and _is_fixed(right))
+    fixed = not run.loops.depth or (node.op in _OF_COUNTS and v.is_fixed(left) and v.is_fixed(right))
     if (result is UNKNOWN or result is v.SCALED) and fixed and counts:
         return v.Computed(text_of(node), op=node.op, left=left, right=right)
     return result
-
-
-def _is_fixed(value: Any) -> bool:
-    """Whether a value is a setting, the size of a data set, or computed from such, wherever it is read."""
-    if isinstance(value, v.Computed):
-        return _is_fixed(value.left) and _is_fixed(value.right)
-    if isinstance(value, Num):
-        return not value.tags
-    of_a_result = type(value) is Symbol and value.name.rpartition(")")[2].startswith(".")
-    return of_a_result or v.is_setting(value) or isinstance(value, v.Samples)
 
 
 def _with_settings_bound(run: State, node: syntax.Expression, value: Any, scope: v.Scope) -> Any:

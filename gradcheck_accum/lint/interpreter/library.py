@@ -142,7 +142,7 @@ def _number(function: Callable[..., Any]) -> Callable[[State, list[Any], dict[st
             if function is min and v.REMAINS in number.tags:
                 number = replace(number, origins=number.origins | {WHAT_REMAINS})
             return v.bounded(number)
-        fixed = not run.loops.depth or all(v.is_setting(value) or value == Num(1) for value in values)
+        fixed = not run.loops.depth or all(value == Num(1) or v.is_fixed(value) for value in values)
         if fixed and all(v.is_settled(value) for value in values):
             names = (value.name if isinstance(value, Symbol) else str(value.value) for value in values)
             return Symbol(f"{function.__name__}({', '.join(names)})")

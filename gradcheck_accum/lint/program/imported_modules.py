@@ -201,10 +201,10 @@ class _Search:
         (name,) = one.names
         for file in self._places(one, path):
             source = self.sources.get(file)
-            origin = source.origin_of(name) if source is not None else None
-            if origin is not None:
-                level, module = origin
-                return self._definition(replace(one, level=level, module=module), file, passed_on - 1)
+            for level, module in source.origins_of(name) if source is not None else ():
+                found = self._definition(replace(one, level=level, module=module), file, passed_on - 1)
+                if found is not None:
+                    return found
         return None
 
     def _places(self, one: _Import, path: str) -> Iterator[str]:

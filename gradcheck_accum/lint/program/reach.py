@@ -228,10 +228,10 @@ class Reach:
         return frozenset[str]().union(*map(self.bound_in_turns, loops))
 
     @remembered
-    def bound_in_turns(self, loop: syntax.For | syntax.While) -> frozenset[str]:
-        """What a loop binds in its turns, as it is written."""
+    def bound_in_turns(self, repeated: syntax.Node) -> frozenset[str]:
+        """What a loop binds in its turns, or a function that they call, as it is written."""
         targets: list[syntax.Node] = []
-        for inner in walk(loop):
+        for inner in walk(repeated):
             if isinstance(inner, syntax.Assign):
                 targets += inner.targets
             elif isinstance(inner, (syntax.AugAssign, syntax.For)):

@@ -258,6 +258,16 @@ def is_setting(value: Any) -> bool:
     return isinstance(value, Symbol) and value.name.replace(".", "_").isidentifier()
 
 
+def is_fixed(value: Any) -> bool:
+    """Whether a value is a setting, the size of a data set, or computed from such, wherever it is read."""
+    if isinstance(value, Computed):
+        return is_fixed(value.left) and is_fixed(value.right)
+    if isinstance(value, Num):
+        return not value.tags
+    of_a_result = type(value) is Symbol and value.name.rpartition(")")[2].startswith(".")
+    return of_a_result or is_setting(value) or isinstance(value, Samples)
+
+
 def is_option(value: Any) -> bool:
     """Whether a value is an unknown option of a command line, as `lint.interpreter.argument_parsers` calls it."""
     holder, _, name = value.name.rpartition(".") if isinstance(value, Symbol) else ("", "", "")
