@@ -172,3 +172,76 @@ def test_nodes_that_more_than_their_matrix_relates_are_not_passed(
 ) -> None:
     found = of_matrices(tmp_path, sizes=sizes, **parts)
     assert found.verdict not in (Verdict.EQUIVALENT, Verdict.DEVIATES), found.reason
+
+
+KNOWN_NODES = """
+import torch
+from torch import nn
+torch.manual_seed(5)
+torch.set_default_dtype(torch.float64)
+def graph(n):
+    linked = (torch.rand(n, n) < 0.4).double() + torch.eye(n)
+    known = torch.rand(n) < 0.6
+    known[-1] = True
+    return linked / linked.sum(1, keepdim=True), torch.randn(n, 4), torch.randint(0, 3, (n,)), known
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.out = nn.Linear(4, 6), {norm}, nn.Linear(6, 3)
+    def forward(self, linked, x):
+        return self.out(linked @ torch.tanh(self.norm(self.first(linked @ x))))
+graphs = [graph(n) for n in [3, 7, 4, 5, 6, 3, 8, 4, 5, 3, 6, 7]]
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for start in range(0, len(graphs), 3):
+    window = graphs[start:start + 3]
+    labelled = sum(int(known.sum()) for *_, known in window)
+    if {checked}:
+        blocks = torch.block_diag(*(linked for linked, *_ in window))
+        x, y, known = (torch.cat([one[i] for one in window]) for i in (1, 2, 3))
+        whole = nn.functional.cross_entropy(model(blocks, x)[known], y[known])
+        expected = torch.autograd.grad(whole, [*model.parameters()])
+    for linked, x, y, known in window:
+        found = {found}
+        loss = nn.functional.cross_entropy(found[known], y[known])
+        ({loss}).backward()
+    if {checked}:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def of_known_nodes(folder: Path, **parts: object) -> VerifyResult:
+    given = {"norm": "nn.Identity()", "found": "model(linked, x)", "loss": SHARES[0], "checked": False, **parts}
+    return watch_source(KNOWN_NODES.format(**given), folder)
+
+
+SHARES = ("loss * (known.sum() / labelled)", "known.sum() * loss / labelled", "loss / (labelled / known.sum()) - 0.0")
+"""The share of a graph's labelled nodes among those of its window, as a tensor."""
+
+
+@pytest.mark.parametrize("loss", SHARES)
+def test_graphs_weighted_by_a_number_that_a_tensor_holds(loss: str, tmp_path: Path) -> None:
+    """It is a factor of the loss, as one of Python's own is, and not what a larger batch is made of."""
+    right = of_known_nodes(tmp_path, loss=loss, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+
+
+def test_graphs_of_unlike_sizes_with_equal_weights(tmp_path: Path) -> None:
+    wrong = of_known_nodes(tmp_path, loss="loss * (known[-1].sum() / len(window))")
+    assert (wrong.verdict, [d.mistake.code for d in wrong.diagnosis]) == (Verdict.DEVIATES, ["GA104"]), wrong.reason
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"norm": CENTRED},
+        {"found": "model(linked, x) * x.abs().mean()"},
+        {"loss": "(loss * (known.sum() / labelled) - x.abs().mean()) ** 2"},
+    ],
+    ids=["normalized", "outputs", "compared"],
+)
+def test_a_number_that_more_than_the_loss_is_computed_with_is_data(parts: dict[str, object], tmp_path: Path) -> None:
+    found = of_known_nodes(tmp_path, **parts)
+    assert found.verdict is not Verdict.EQUIVALENT, found.reason

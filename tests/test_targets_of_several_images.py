@@ -142,3 +142,107 @@ def test_boxes_of_each_row_are_not_taken_apart_by_their_coordinates(
 ) -> None:
     result = watch_source(BOXES_OF_ROWS.format(out=out, scaled=scaled), tmp_path)
     assert result.verdict in verdicts, result.reason
+
+
+MATCHED_BOXES = """
+import itertools
+import torch
+from torch import nn
+
+torch.manual_seed(2)
+torch.set_default_dtype(torch.float64)
+
+
+class Finder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.see = nn.Sequential(nn.Linear(10, 8), nn.Tanh())
+        self.kinds, self.boxes = nn.Linear(8, 3 * 4), nn.Linear(8, 3 * 4)
+
+    def forward(self, images):
+        seen = self.see(images)
+        {within}
+        return self.kinds(seen).unflatten(1, (3, 4)), self.boxes(seen).unflatten(1, (3, 4))
+
+
+class Matched(nn.Module):
+    def forward(self, found, wanted):
+        kinds, boxes = found
+        every = torch.cat([one["boxes"] for one in wanted])
+        labels, far = torch.full(kinds.shape[:2], 3), 0.0
+        for row, one in enumerate(wanted):
+            orders = itertools.permutations(range(3), len(one["kinds"]))
+            best = min(orders, key=lambda own: float((boxes[row, list(own)].detach() - one["boxes"]).abs().sum()))
+            labels[row, list(best)] = one["kinds"]
+            far = far + {distance}
+        labels = nn.functional.cross_entropy(kinds.flatten(0, 1), labels.flatten(), reduction="sum")
+        return {losses}
+
+
+def image():
+    number = int(torch.randint(1, 4, ()))
+    return torch.randn(10), {{"kinds": torch.randint(0, 3, (number,)), "boxes": torch.rand(number, 4)}}
+
+
+def batch_of(images):
+    wanted = [one for _, one in images]
+    {prepared}
+    return torch.stack([pixels for pixels, _ in images]), wanted
+
+
+images = [image() for _ in range(18)]
+model, criterion = Finder(), Matched()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+for first in range(0, 18, 9):
+    window = images[first : first + 9]
+    boxes, slots = sum(len(one["kinds"]) for _, one in window), 3 * len(window)
+
+    def loss_of(images):
+        pixels, wanted = batch_of(images)
+        of_kinds, of_boxes = criterion(model(pixels), wanted)
+        return {scaled}
+
+    expected = torch.autograd.grad(loss_of(window), [*model.parameters()]) if {checked} else None
+    for begin in range(0, 9, 3):
+        loss_of(window[begin : begin + 3]).backward()
+    if expected is not None:
+        torch.testing.assert_close([p.grad for p in model.parameters()], list(expected))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TO_ITS_OWN = '(boxes[row, list(best)] - one["boxes"]).abs().sum()'
+TO_THE_NEAREST_OF_ALL = "(boxes[row][:, None] - every).abs().sum(2).min(1).values.sum()"
+CENTRE = "middle = torch.cat([one['boxes'] for one in wanted]).mean(0)"
+CENTRED = f"{CENTRE}; wanted = [dict(one, boxes=one['boxes'] - middle) for one in wanted]"
+
+
+def of_matched_boxes(folder: Path, **parts: object) -> VerifyResult:
+    given = {"within": "", "distance": TO_ITS_OWN, "losses": "labels, far", "prepared": "", "checked": False}
+    given["scaled"] = "of_kinds / slots + 2 * of_boxes / boxes"
+    return watch_source(MATCHED_BOXES.format(**{**given, **parts}), folder)
+
+
+def test_what_the_items_of_a_list_hold_is_that_of_each_image(tmp_path: Path) -> None:
+    """The boxes of one image compete for its places, and those of two have nothing to do with each other."""
+    right = of_matched_boxes(tmp_path, checked=True)
+    assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"within": "seen = seen - seen.mean(0)"},
+        {"within": "seen = seen + seen[:1]"},
+        {"distance": TO_THE_NEAREST_OF_ALL},
+        {"prepared": CENTRED},
+    ],
+    ids=["normalized", "added", "nearest", "centred"],
+)
+def test_images_that_the_items_of_a_list_do_not_keep_apart(parts: dict[str, object], tmp_path: Path) -> None:
+    found = of_matched_boxes(tmp_path, **parts)
+    assert found.verdict in COUPLED, found.reason
+
+
+def test_boxes_that_are_divided_by_the_number_of_their_batch(tmp_path: Path) -> None:
+    parts = {"losses": "labels, far / len(every)", "scaled": "of_kinds / slots + 2 * of_boxes / 3"}
+    assert of_matched_boxes(tmp_path, **parts).verdict is not Verdict.EQUIVALENT

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.containers import leaves_of, rebuilt
+from gradcheck_accum.engine.factors import SCALES
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 
 
@@ -51,7 +52,7 @@ def use_what_is_their_own(programs: Sequence[Program], parts_of_each: Sequence[S
 
 def _fractions_in(program: Program) -> set[float]:
     """The numbers that are no whole ones, and that a program's calls were given, but for those that scale something."""
-    given = (step[1:3] for step in program.steps if getattr(step[0], "__name__", "") not in _SCALES)
+    given = (step[1:3] for step in program.steps if getattr(step[0], "__name__", "") not in SCALES)
     return {value for own in given for value in leaves_of(own) if type(value) is float and value % 1}
 
 
@@ -126,7 +127,6 @@ def _part(program: Program, source: Sequence[int], member: int, end: Produced) -
     )
 
 
-_SCALES = frozenset({"mul", "div", "__mul__", "__rmul__", "__truediv__", "multiply", "divide", "true_divide"})
 _NONE, _SEVERAL = -1, -2
 """What a step is made of that is made of none of the calls, or of several."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from gradcheck_accum.engine.factors import factors_in
 from gradcheck_accum.engine.graphs import counted_on, graphs_in, nodes_in, numbered_on, relations
 from gradcheck_accum.engine.memory import is_plain, versions_of
 from gradcheck_accum.engine.prepared_data import Preparation, own_preparations, prepared_alike
@@ -60,8 +61,9 @@ _SIZED = frozenset({"expand", "view", "reshape", "repeat", "broadcast_to"})
 def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
     """Join the leaves of several micro-batches as those of one batch.
 
-    A leaf that all of them share (class weights, a parameter) is kept; others are joined. Leaves that each micro-batch
-    prepared from its own rows are prepared again, from all rows. Raises ValueError if they cannot be joined.
+    A leaf that all of them share (class weights, a parameter) is kept, and so is a factor of the first one's losses;
+    others are joined. Leaves that each micro-batch prepared from its own rows are prepared again, from all rows. Raises
+    ValueError if they cannot be joined.
     """
     first = programs[0]
     _check_alike(programs)
@@ -71,6 +73,8 @@ def join(programs: Sequence[Program], layout: Layout) -> list[torch.Tensor]:
         raise ValueError("none of its data has one row per sample")
     orders = layout == Layout() and all(program.by_position for program in programs)
     again = own_preparations(programs)
+    for leaf in set.intersection(*map(factors_in, programs)) - again.keys():
+        each[leaf] = [each[leaf][0]] * len(programs)
     if any(not _is_shared(each[leaf]) for leaf in first.lent()):
         raise ValueError("each micro-batch uses its own weights")
     if layout.graphs and again:

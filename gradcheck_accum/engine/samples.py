@@ -170,14 +170,16 @@ def by_sample(program: Program, data: Sequence[int], own: Sequence[int]) -> Iter
     follow: it is replaced as it is, and then with its lengths kept.
 
     First, the tensors of a list, or those that the same weights were applied to one by one, may be one sample each, of
-    any length (a set, a sequence), if there are as many as other leaves have rows.
+    any length (a set, a sequence), if there are as many as other leaves have rows. So may all that the items of a list
+    hold (the boxes of each image, with their classes).
     """
     calls = [*_calls_with_weights(program)]
-    for each in _listed(program, data, calls):
-        rows = [i for i in data if i not in each and len(program.leaves[i]) == len(each)]
+    for groups in (*((each,) for each in _listed(program, data, calls)), *_items_with_rows(program, own)):
+        apart = {leaf for each in groups for leaf in each}
+        rows = [i for i in data if i not in apart and len(program.leaves[i]) == len(groups[0])]
         held = tuple(SampleAxis(i, 0, lambda sample: [sample]) for i in rows)
         if rows:
-            yield Samples(program, len(each), held, (each,), may_be_parts=True)
+            yield Samples(program, len(groups[0]), held, groups, may_be_parts=True)
     of_items = holds_lists(program)
     count = _count(program, own)
     if count is None:
@@ -289,13 +291,29 @@ def _lists_for_models(program: Program) -> Iterator[list[tuple[int, ...]]]:
             continue
         lists = [given for given in (*args, *kwargs.values()) if isinstance(given, (list, tuple)) and len(given) > 1]
         for length in sorted({len(given) for given in lists}):
-            whole = [[*leaves_of([given[i] for given in lists if len(given) == length])] for i in range(length)]
-            items = [[value.index for value in item if isinstance(value, Leaf)] for item in whole]
-            is_made = any(isinstance(value, Produced) for item in whole for value in item)
-            if is_made or len({len(item) for item in items}) > 1 or not items[0]:
+            groups = _by_place([[given[i] for given in lists if len(given) == length] for i in range(length)])
+            if groups and all(program.leaves[i].dim() and len(program.leaves[i]) for group in groups for i in group):
+                yield groups
+
+
+def _by_place(items: Sequence[object]) -> list[tuple[int, ...]]:
+    """For each tensor of an item, those of all items; empty if these hold unlike numbers of leaves, or made tensors."""
+    held = [[*leaves_of(item)] for item in items]
+    leaves = [[value.index for value in own if isinstance(value, Leaf)] for own in held]
+    is_made = any(isinstance(value, Produced) for own in held for value in own)
+    return [] if is_made or len({len(own) for own in leaves}) > 1 else [*zip(*leaves, strict=True)]
+
+
+def _items_with_rows(program: Program, own: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """What the items of a list that a call was given hold, if that is a micro-batch's own; lists of tensors apart."""
+    for _, args, kwargs, _ in program.steps:
+        for given in (*args, *kwargs.values()):
+            if not isinstance(given, (list, tuple)) or len(given) < 2 or any(isinstance(item, Leaf) for item in given):
                 continue
-            if all(program.leaves[i].dim() and len(program.leaves[i]) for item in items for i in item):
-                yield [*zip(*items, strict=True)]
+            groups = _by_place(given)
+            leaves = [leaf for group in groups for leaf in group]
+            if leaves and {*leaves} <= {*own} and len({*leaves}) == len(leaves):
+                yield tuple(groups)
 
 
 def _of_length(length: int, other: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradcheck_accum.engine.callers import call_from
 from gradcheck_accum.engine.checkpoints import Checkpointed
-from gradcheck_accum.engine.containers import as_it_is, taken_apart, tensors_in
+from gradcheck_accum.engine.containers import as_it_is, leaves_of, taken_apart, tensors_in
 from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
@@ -357,9 +357,15 @@ class Tape(TorchFunctionMode):
             self._inside = before
 
     def call_module(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run an outermost module call, and record it as one."""
+        """Run an outermost module call, and record it as one.
+
+        A module without weights that is given a model is a function of the loop's, which calls that model: its calls
+        are recorded.
+        """
         if self._inside is not None and not isinstance(module, Checkpointed):
             self._inside.append(module)
+        if not self._depth and _is_given_a_model(module, args, kwargs):
+            return call(*args, **kwargs)
         if not self._depth:
             self._of_one_sample, self._dimensions, self._heard = [], set(), []
         if not self.pauses and takes_one_sample(module, args, kwargs):
@@ -521,6 +527,14 @@ def _is_by_number(function: Callable[..., Any], args: Sequence[Any]) -> bool:
     if len(args) != 2 or getattr(function, "__name__", "") not in _SCALES:
         return False
     return any(type(one) in (int, float) or (isinstance(one, torch.Tensor) and not one.dim()) for one in args)
+
+
+def _is_given_a_model(module: nn.Module, args: Any, kwargs: Any) -> bool:
+    """Whether a module has no weights of its own, and is given a module that has some, or a method of one."""
+    if isinstance(module, Checkpointed) or next(module.parameters(), None) is not None:
+        return False
+    given = (getattr(value, "__self__", value) for value in leaves_of((args, kwargs)))
+    return any(isinstance(one, nn.Module) and next(one.parameters(), None) is not None for one in given)
 
 
 def _place() -> Place:
