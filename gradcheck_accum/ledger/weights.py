@@ -105,6 +105,7 @@ class Readings:
     coefficient: float | None = None
     """The intended coefficient of the loss, where the caller states it."""
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
+    _once_a_window: dict[tuple[str, str], frozenset[Series]] = field(default_factory=dict)
     _known: dict[tuple[Window, Series], tuple[Weight, ...]] = field(default_factory=dict)
     """Cached weights: every pattern reads the same ones."""
     _shown: dict[Window, tuple[float | None, ...]] = field(default_factory=dict)
@@ -143,6 +144,13 @@ class Readings:
         held = (_held(series, entries) for entries in window.by_rank())
         values = [own.get(entry.backward, 1.0) for entries in held for entry in entries]
         return all(self.same(value, values[0]) for value in values)
+
+    def is_once_a_window(self, window: Window, series: Series) -> bool:
+        """Whether exactly one micro-batch of every window that holds several has ``series``.
+
+        The large batch of such a term is that micro-batch, whatever the large batch of the others is.
+        """
+        return series in self._once_a_window[window.optimizer, window.store] and not window.elsewhere
 
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries in ``window``, in the window's order."""
@@ -268,6 +276,7 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         reader.give_one_role(read)
         readings.series[account] = tuple(read)
         for one, reading in read.items():
+        readings._once_a_window[account] = _once_a_window(read, windows)
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
             readings.scale_is_open |= bool(reading.notes) and not reading.is_of_one_term
@@ -628,6 +637,12 @@ def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: boo
         shared = units[0], rows[0]
         if len(part) > 1 or part != window.by_rank():
             held = [t for own in window.by_rank() for e in own for t in series.terms_of(e.backward)]
+def _once_a_window(every: Iterable[Series], windows: Iterable[Window]) -> frozenset[Series]:
+    """The series that exactly one micro-batch has of each window of several."""
+    several = [window.fresh() for window in windows if window.micro_batches > 1]
+    return frozenset(one for one in every if several and all(len(_held(one, fresh)) == 1 for fresh in several))
+
+
             shared = total_of(t.units for t in held), total_of(t.rows for t in held)
         divisor = window.divisor
         of_window = tuple(entry.backward for entries in part for entry in entries)

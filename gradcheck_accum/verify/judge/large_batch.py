@@ -206,6 +206,8 @@ def needs_large_batch(whole: MeasuredWindow) -> str:
         kinds = set()
         for series in readings.series_of(window):
             kinds.add(readings.kind(window, series))
+            if readings.is_once_a_window(window, series):
+                continue
             terms = (t for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t))
             is_mean = readings.kind(window, series) is Reduction.MEAN and not series.gathers
             unread = is_mean and any(term.units is None for term in terms)
