@@ -56,7 +56,8 @@ class Program:
     itself splits a batch at fixed positions, so that joined micro-batches may not be the batch that it would have made,
     ``is_one_sample`` that layers took all of it for one sample (`gradcheck_accum.engine.one_at_a_time`),
     ``may_have_samples`` that its rows may be samples all the same, ``is_of_vectors`` that its models were given vectors
-    alone, ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated,
+    alone, ``one_by_one`` that each call of them was given one sample,
+    ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated,
     ``is_cached`` that a hook computes the gradients of a loss that a module returned. ``places`` are the places that
     modules were called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules
     included.
@@ -81,6 +82,7 @@ class Program:
     looks_up_rows: bool
     is_one_sample: bool
     is_of_vectors: bool
+    one_by_one: bool
     may_have_samples: bool
     learns: bool
     is_cached: bool

@@ -116,6 +116,7 @@ def _program(
         looks_up_rows=not mapped and any(call.looks_up_rows for call in chosen),
         is_one_sample=is_one_sample,
         is_of_vectors=not mapped and _is_of_vectors(chosen),
+        one_by_one=not mapped and _is_one_by_one(chosen, preparations),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
         learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
@@ -141,7 +142,7 @@ def _is_of_vectors(calls: Sequence[Call]) -> bool:
 
     What a model is given again, it has made itself, of the same data (the next moment of an equation that is solved).
     """
-    models = [c for c in calls if isinstance(c.function, nn.Module) and next(c.function.parameters(), None) is not None]
+    models = _calls_of_models(calls)
     if not models or not all(call.of_vectors for call in models):
         return False
     outputs = {id(output) for call in models for output in call.outputs}
@@ -156,6 +157,28 @@ def _is_of_vectors(calls: Sequence[Call]) -> bool:
         if not again and not all(not t.requires_grad or id(t) in outputs for t in call.given):
             return False
     return True
+
+
+def _is_one_by_one(calls: Sequence[Call], preparations: Preparations) -> bool:
+    """Whether each call of a model was given one sample alone: a vector, or one row of numbers.
+
+    What was reduced before may be a whole batch's mean.
+    """
+    models = _calls_of_models(calls)
+    given = [tensor for call in models for tensor in call.given if not tensor.requires_grad]
+    return (
+        bool(given)
+        and all(
+            call.of_vectors or all(t.dim() == 2 and len(t) == 1 and t.is_floating_point() for t in call.given)
+            for call in models
+        )
+        and all(preparations.of(tensor) is None for tensor in given)
+    )
+
+
+def _calls_of_models(calls: Iterable[Call]) -> list[Call]:
+    """The calls of modules with weights."""
+    return [c for c in calls if isinstance(c.function, nn.Module) and next(c.function.parameters(), None) is not None]
 
 
 def _is_made_of(tensor: torch.Tensor, known: Collection[int], makers: Mapping[int, Call]) -> bool:

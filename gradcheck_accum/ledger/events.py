@@ -123,6 +123,8 @@ class Backward(Event):
     the engine can tell. ``computation`` is the same for losses that the same calls computed, of the same parts of
     batches that one data loader gave; None where that is not known, or no other place has run a backward yet.
     ``past_wrapper`` means that they were not averaged because what is wrapped for that was called itself.
+    ``of_one_batch`` means that its losses are known to be those of one batch: terms of one kind come from one forward,
+    or from samples that a model was given one by one.
     """
 
     micro_batch: int
@@ -139,6 +141,7 @@ class Backward(Event):
     cut_off: frozenset[str] = frozenset()
     computation: int | None = None
     past_wrapper: bool = False
+    of_one_batch: bool = False
 
     @property
     def waits(self) -> bool:

@@ -130,6 +130,15 @@ def read_as_weights(
     return _read(evidence, own, coefficient, in_a_run, [])
 
 
+def take_for_the_objective(reading: SeriesReading, evidence: Evidence) -> None:
+    """Give all factors to the objective, also those that are not known: each window is its own large batch."""
+    reading.coefficient = dict.fromkeys(reading.coefficient, 1.0)
+    reading.objective = dict.fromkeys(reading.coefficient, 1.0)
+    columns = evidence.columns()
+    split = ColumnSplit(evidence, columns, reading.kind, normalised=True, objective=columns)
+    reading.notes = split.what_may_be_steps()
+
+
 def _undone_by_a_constant(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
     """The constant that makes a mean a sum because it equals a count; equality alone does not make it that count."""
     undone = undone_mean(evidence, columns)

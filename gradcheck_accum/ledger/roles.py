@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import pairwise
 
 from gradcheck_accum.ledger.events import Backward, Factor, Operation, Purpose, Quotient, Reduction, Term, product_of
 from gradcheck_accum.ledger.location import Location
@@ -518,6 +519,24 @@ class Evidence:
         Such a loop has no number of micro-batches that a constant could be compared with.
         """
         return not self.states_steps and all(point.length == point.steps == 1 for point in self.points)
+
+    @property
+    def is_its_own_large_batch(self) -> bool:
+        """Whether each window is one backward over one batch, and no number that divides it shows a K.
+
+        One that is the same in most windows as in their next, and not in all, may count what several of them hold.
+        """
+        columns = self.columns()
+        return (
+            self.is_plain_training
+            and all(len(p.of_window) == 1 and p.divisor == 1 and p.backward.of_one_batch for p in self.points)
+            and not any(c.source is Source.STEPS and not c.scales_nothing for c in columns)
+            and not any(self._counts_several_windows(c) for c in columns)
+        )
+
+    def _counts_several_windows(self, column: Column) -> bool:
+        goes_on = [self.same(one, other) for one, other in pairwise(column.values)]
+        return column.divides and not self.is_constant(column) and 2 * sum(goes_on) > len(goes_on)
 
     def shares_add_up(self, columns: Iterable[Column]) -> bool:
         """Whether the products of ``columns`` add up to 1 (times the ranks) in every full window.

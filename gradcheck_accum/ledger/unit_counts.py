@@ -49,20 +49,22 @@ class Counted:
 
 
 def undone_mean(evidence: Evidence, columns: Sequence[Column]) -> Column | None:
-    """The factor of the whole loss that makes its mean a sum: the number of units, or rows, that it was taken over.
+    """The factor that makes a mean a sum: the number of units, or rows, that it was taken over.
 
     A number that is the same in every micro-batch may be a coefficient. It is not where its name is that of a batch's
     size, or where the loss is also divided by a number of that kind, which counts units or rows, as it does, of the
-    micro-batch or the window.
+    micro-batch or the window. Of a constant that only one of several terms has, its name alone shows it.
     """
     for column in columns:
         multiplies = all(f.operation is Operation.MULTIPLY for f in column.factors)
-        if not (column.whole and multiplies) or column.source is Source.OBJECTIVE or column.scales_nothing:
+        if not multiplies or column.source is Source.OBJECTIVE or column.scales_nothing:
             continue
         if not _is_number_of_units(column, evidence):
             continue
         if not evidence.is_constant(column) or column.source is Source.SIZE:
             return column
+        if not column.whole:
+            continue
         # A constant is a coefficient, unless the divisor is one of that kind too: 8 and 32, written out.
         sources = {column.source} if column.source in (Source.LITERAL, Source.NAMED) else {*Source} - {Source.STEPS}
         others = [c for c in columns if c is not column and c.divides and c.source in sources]

@@ -35,7 +35,7 @@ from gradcheck_accum.ledger.events import (
 )
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.ranks import left_local
-from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series
+from gradcheck_accum.ledger.reading import SeriesReading, is_right, read_series, take_for_the_objective
 from gradcheck_accum.ledger.roles import CountOfWindows, Evidence, Point, aligned
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length, names_steps
@@ -105,6 +105,7 @@ class Readings:
     coefficient: float | None = None
     """The intended coefficient of the loss, where the caller states it."""
     _read: dict[tuple[str, str, Series], SeriesReading] = field(default_factory=dict)
+    _once_a_window: dict[tuple[str, str], frozenset[Series]] = field(default_factory=dict)
     _known: dict[tuple[Window, Series], tuple[Weight, ...]] = field(default_factory=dict)
     """Cached weights: every pattern reads the same ones."""
     _shown: dict[Window, tuple[float | None, ...]] = field(default_factory=dict)
@@ -143,6 +144,13 @@ class Readings:
         held = (_held(series, entries) for entries in window.by_rank())
         values = [own.get(entry.backward, 1.0) for entries in held for entry in entries]
         return all(self.same(value, values[0]) for value in values)
+
+    def is_once_a_window(self, window: Window, series: Series) -> bool:
+        """Whether exactly one micro-batch of every window that holds several has ``series``.
+
+        The large batch of such a term is that micro-batch, whatever the large batch of the others is.
+        """
+        return series in self._once_a_window[window.optimizer, window.store] and not window.elsewhere
 
     def weights(self, window: Window, series: Series) -> tuple[Weight, ...]:
         """The weights of one series' entries in ``window``, in the window's order."""
@@ -266,7 +274,9 @@ def read_weights(ledger: Ledger, *, coefficient: float | None = None) -> Reading
         reader.read_counts_alike(read)
         reader.read_weights_of_terms(read)
         reader.give_one_role(read)
+        reader.read_plain_training(read)
         readings.series[account] = tuple(read)
+        readings._once_a_window[account] = _once_a_window(read, windows)
         for one, reading in read.items():
             readings._read[account[0], account[1], one] = reading
             readings.notes += reading.notes
@@ -346,9 +356,9 @@ class _Reader:
         backwards = [entry.backward for window in self.windows for own in window.by_rank() for entry in own]
         for one in dict.fromkeys(Series(own.lines, kind_in(own.name), gathers=True) for own in every):
             held = [terms for backward in backwards if (terms := [t for t in backward.terms if one.holds(backward, t)])]
-            if not any(terms[0].samples for terms in held):
-                continue
             may_be_batches = any(terms[0].may_be_batches for terms in held)
+            if not may_be_batches and not any(terms[0].samples for terms in held):
+                continue
             evidence, reading = self._read(one, self.steps)
             is_known = all(len(terms) == 1 or terms[0].samples for terms in held)
             if not is_known or not reading.normalised or (may_be_batches and not evidence.is_mean_of_window):
@@ -422,6 +432,21 @@ class _Reader:
                 first = min(shared, key=lambda each: (each[0].place, each[0].column) if each[0] else (("", 0), 0))
                 scaled = [other for other in others if first in read[other].scaled_by]
                 reading.give_up(_of_two_roles(one, scaled, first[0]))
+
+    def read_plain_training(self, read: Mapping[Series, SeriesReading]) -> None:
+        """Give all factors that are not known to the objective, where each window is its own large batch."""
+        open_ = [one for one, reading in read.items() if None in reading.coefficient.values()]
+        if not open_ or not self.in_a_run or self.coefficient is not None or self._counts_to_several():
+            return
+        evidences = {one: self._evidence(one, self.steps) for one in read}
+        if all(evidence.is_its_own_large_batch for evidence in evidences.values()):
+            for one in open_:
+                take_for_the_objective(read[one], evidences[one])
+
+    def _counts_to_several(self) -> bool:
+        """Whether the source counts to anything but 1 before a step, also where no window confirms that."""
+        bounds = [w.step.counted_by for w in self.windows if w.step is not None and w.step.counted_by is not None]
+        return any(bound.steps != 1 or bound.parts for bound in bounds)
 
     def read_weights_of_terms(self, read: dict[Series, SeriesReading]) -> None:
         """Read a term's own division by a number of K that is not the one of the whole loss as its weight."""
@@ -620,6 +645,12 @@ def _held_by_full(series: Series, windows: Iterable[Window], steps: int) -> int:
     """How many micro-batches of each full window have ``series``; all of them where that is not the same number."""
     held = {len(_held(series, window.fresh())) for window in windows if window.micro_batches == steps} - {0}
     return min(steps, held.pop()) if len(held) == 1 else steps
+
+
+def _once_a_window(every: Iterable[Series], windows: Iterable[Window]) -> frozenset[Series]:
+    """The series that exactly one micro-batch has of each window of several."""
+    several = [window.fresh() for window in windows if window.micro_batches > 1]
+    return frozenset(one for one in every if several and all(len(_held(one, fresh)) == 1 for fresh in several))
 
 
 def _points(series: Series, windows: Iterable[Window], steps: int, *, leaks: bool = False) -> list[Point]:

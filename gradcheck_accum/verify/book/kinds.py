@@ -178,6 +178,7 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
             event.cut_off,
             event.computation,
             event.past_wrapper,
+            event.of_one_batch,
         )
     if isinstance(event, Step):
         bound = event.counted_by

@@ -130,7 +130,8 @@ def is_one_batch(measured: Measured) -> bool:
     events = [record.event for record in measured.records]
     if len(events) != 1 or events[0].ranks != 1:
         return False
-    return measured.ran_once or all(term.name == term.kind for term in events[0].terms)
+    known = measured.ran_once or events[0].of_one_batch
+    return known or all(term.name == term.kind for term in events[0].terms)
 
 
 def _may_be_groups(window: MeasuredWindow) -> bool:
@@ -215,6 +216,8 @@ def needs_large_batch(whole: MeasuredWindow) -> str:
     for window in whole.parts:
         kinds = set()
         for series in readings.series_of(window):
+            if readings.is_once_a_window(window, series):
+                continue
             kinds.add(readings.kind(window, series))
             terms = (t for e in window.fresh() for t in e.backward.terms if series.holds(e.backward, t))
             is_mean = readings.kind(window, series) is Reduction.MEAN and not series.gathers

@@ -214,6 +214,7 @@ class GradientsByHand:
             epoch=returned.epoch,
             grad_scaled=reading.scale != 1.0,
             computation=self._run.given.computation(returned.where, returned.given),
+            of_one_batch=returned.backward_losses.of_one_batch,
         )
         self._journal.add(event)
         self._awaited.reached(returned.gradients)

@@ -22,7 +22,12 @@ from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
 from gradcheck_accum.verify.watching.given_gradients import Given, GivenGradients
-from gradcheck_accum.verify.watching.several_batches import has_a_term_per_batch, with_losses_of_samples
+from gradcheck_accum.verify.watching.several_batches import (
+    are_of_samples_one_by_one,
+    has_a_term_per_batch,
+    is_of_one_batch,
+    with_losses_of_samples,
+)
 
 CACHED_UNSEEN = (
     f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
@@ -37,7 +42,7 @@ class BackwardLosses:
     """The losses of one backward; ``unknown`` is why their intended weights are unknown, empty if they are known.
 
     ``presumed`` is what their only count of targets is presumed to be, ``before`` how many other losses of their batch
-    had a backward at the same line before them.
+    had a backward at the same line before them. ``of_one_batch`` means that they are known to be those of one batch.
     """
 
     reading: LossReading
@@ -45,6 +50,7 @@ class BackwardLosses:
     unknown: str = ""
     presumed: Presumed | None = None
     before: int = 0
+    of_one_batch: bool = False
 
     def numbered(self, before: int) -> BackwardLosses:
         """The same, of the loss that comes after ``before`` others of its batch: its terms have names of their own."""
@@ -142,14 +148,19 @@ class LossReader:
             return BackwardLosses(replace(reading, terms=terms), program, unknown, presumed)
         of_samples = with_losses_of_samples(reading, lambda: program or recorded())
         if has_a_term_per_batch(reading, drawn, lambda: program or recorded()):
-            if all(term.samples or term.reduction is Reduction.NONE for term in of_samples.terms):
+            one_by_one = are_of_samples_one_by_one(drawn, program or recorded())
+            if one_by_one or all(term.samples or term.reduction is Reduction.NONE for term in of_samples.terms):
                 # What divides them may show what they are, when the window is known.
-                terms = tuple(replace(term, may_be_batches=term.samples > 0) for term in of_samples.terms)
-                return BackwardLosses(replace(reading, terms=terms), program, presumed=presumed)
+                terms = tuple(
+                    replace(term, may_be_batches=term.reduction is not Reduction.NONE) for term in of_samples.terms
+                )
+                reading = replace(reading, terms=terms)
+                return BackwardLosses(reading, program, presumed=presumed, of_one_batch=one_by_one)
             return BackwardLosses(
                 replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )
-        return BackwardLosses(of_samples, program, presumed=presumed)
+        one_batch = is_of_one_batch(reading, lambda: program or recorded())
+        return BackwardLosses(of_samples, program, presumed=presumed, of_one_batch=one_batch)
 
     def _note_precision(self, losses: Sequence[torch.Tensor]) -> None:
         roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]

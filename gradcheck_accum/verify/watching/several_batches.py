@@ -40,6 +40,27 @@ def has_a_term_per_batch(reading: LossReading, drawn: int, program: Callable[[],
     return any(number in numbers for number in turns(known, by_place=drawn not in numbers))
 
 
+def is_of_one_batch(reading: LossReading, program: Callable[[], Program | None]) -> bool:
+    """Whether all losses of data are known to be those of one batch.
+
+    They are if no two are of a kind, or if those of a kind come from one forward: their graph is one, and no module ran
+    again on data of its own. A second loss of another kind is another objective's term.
+    """
+    of_data = {term.kind for term in reading.terms if term.reduction is not Reduction.NONE}
+    several = [kind for kind, (number, _) in reading.kinds.items() if kind in of_data and number > 1]
+    if not several:
+        return True
+    if any(_parts(reading.of_kind(kind)) > 1 for kind in several):
+        return False
+    known = program()
+    return known is None or not any(turns(known, by_place=False))
+
+
+def are_of_samples_one_by_one(drawn: int, program: Program | None) -> bool:
+    """Whether a model was given one sample at a time, and not the batches of one that data loaders gave."""
+    return program is not None and program.one_by_one and drawn < 2
+
+
 def with_losses_of_samples(reading: LossReading, program: Callable[[], Program | None]) -> LossReading:
     """The reading, with the terms noted that are the losses of several samples, each of data of its own.
 
