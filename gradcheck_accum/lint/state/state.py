@@ -110,7 +110,8 @@ class State:
         """A model is given values: those that a turn has made of random numbers are its micro-batch.
 
         So are those that it has got from elsewhere. Unless data is given as well: then they are noise, or settings; and
-        what a turn uses first after its backward was no data of that.
+        what a turn uses first after its backward was no data of that. What it is given without a graph shows how many
+        rows that has, and not those of the loss.
         """
         given = tuple(given)
         self.use(given)
@@ -125,7 +126,8 @@ class State:
         if is_new and self.knowledge.note_made_data():
             made.add(min(known))
             self.recorder.draw()
-            self.recorder.learn_units(v.rows_in(data[0]))
+            if not self.no_graphs:
+                self.recorder.learn_units(v.rows_in(data[0]))
 
     def use(self, given: Iterable[Any]) -> None:
         """A model or a loss is given values, which may be data: those that this turn has made of chance, or others."""
