@@ -180,11 +180,14 @@ class State:
         return self.question.in_boundary or trains
 
     def freeze(self, sources: Iterable[str] | None, takes_gradients: Any) -> None:
-        """``requires_grad`` of models' parameters was set; what is frozen before training is not followed.
+        """``requires_grad`` of models' parameters, or of other values, was set.
 
-        Before it, whoever freezes a model may put new layers into it.
+        What is frozen before training is not followed: whoever freezes a model then may put new layers into it.
         """
-        if not self.loops.depth or sources is None:
+        if not self.loops.depth:
+            return
+        if sources is None:
+            self.loops.has_leaves = True
             return
         if takes_gradients is False:
             self.made.frozen.update(sources)

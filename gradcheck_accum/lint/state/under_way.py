@@ -38,6 +38,8 @@ class Loops:
     """How many turns have begun."""
     trained: set[int] = field(default_factory=set)
     """The turns that have run a backward."""
+    has_leaves: bool = False
+    """Whether any turn has asked for the gradient of what is no weight."""
     has_given: bool = False
     """Whether this turn has given a micro-batch."""
     last_slice: tuple[Any, ...] = ()
