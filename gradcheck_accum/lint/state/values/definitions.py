@@ -15,6 +15,8 @@ class Function:
     node: syntax.FunctionDef | syntax.Lambda
     scope: Scope
     owner: object | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What was put into it (``turn.left = K``)."""
 
 
 @dataclass(slots=True, eq=False)
