@@ -329,6 +329,10 @@ def _await(run: State, node: syntax.Await, scope: v.Scope) -> Any:
 
 def _yield(run: State, node: syntax.Yield, scope: v.Scope) -> Any:
     value = evaluate(run, node.value, scope) if node.value is not None else None
+    block = run.calls.blocks.get(run.calls.stack[-1]) if run.calls.stack else None
+    if block is not None:
+        block(value)
+        return None
     if run.calls.yielded is not None and len(run.calls.yielded) < v.LONGEST_LIST:
         # Whoever yields a list may go on to fill it again.
         run.calls.yielded.append(list(value) if isinstance(value, list) else value)

@@ -20,6 +20,14 @@ class Function:
 
 
 @dataclass(slots=True, eq=False)
+class Paused:
+    """A generator of this file that is a context, with its names: the block of a ``with`` runs where it yields."""
+
+    node: syntax.FunctionDef
+    scope: Scope
+
+
+@dataclass(slots=True, eq=False)
 class Driver:
     """An object that calls a function of this file with every batch of data (Ignite's Engine)."""
 
