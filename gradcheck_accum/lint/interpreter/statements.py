@@ -314,7 +314,8 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
             if draws and trains:
                 run.draw()
                 # The batches of a list may differ in size.
-                learn = run.recorder.learn_rows_of_part if cuts else run.recorder.learn_units
+                is_part = cuts or (not is_pass and v.is_part_of_batch(item))
+                learn = run.recorder.learn_rows_of_part if is_part else run.recorder.learn_units
                 learn(v.rows_in(item))
                 item = v.drawn_with(item, run.recorder.micro_batch)
             run.loops.last_slice = ()
