@@ -165,6 +165,33 @@ for update in range(6):
 #= right: what else it gives by name is not followed
 -            "kind": F.cross_entropy(self.kind(body), wanted["kind"]),
 +            "count": wanted["count"],
+
+## What turns have added to a loss before its only backward are terms: a count of these turns counts them.
+
+#: right: a loss that four turns have added to, and its mean over them
+SPAN = 4
+cell, top = nn.GRUCell(3, 5), nn.Linear(5, 3)
+both = torch.optim.SGD([*cell.parameters(), *top.parameters()], lr=0.1)
+waves = torch.sin(0.3 * torch.arange(33).float() + torch.rand(6, 3, 1))
+for epoch in range(2):
+    state, total = torch.zeros(6, 5), 0.0
+    for t in range(waves.size(2) - 1):
+        state = cell(waves[:, :, t], state)
+        total = total + F.mse_loss(top(state), waves[:, :, t + 1])
+        if (t + 1) % SPAN == 0:
+            total = total / SPAN
+            both.zero_grad()
+            total.backward()
+            both.step()
+            state, total = state.detach(), 0.0
+
+#= right: two terms in each turn, and the mean over turns of their sum
+-        total = total + F.mse_loss(top(state), waves[:, :, t + 1])
++        total = total + F.mse_loss(top(state), waves[:, :, t + 1]) + F.l1_loss(top(state), waves[:, :, t + 1])
+
+#= GA304: only the last turn's loss is kept, and what is divided by the count of turns is no sum over them
+-        total = total + F.mse_loss(top(state), waves[:, :, t + 1])
++        total = F.mse_loss(top(state), waves[:, :, t + 1])
 """)
 
 

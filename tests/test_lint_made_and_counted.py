@@ -287,6 +287,46 @@ for epoch in range(2):
 #= right: the first is moved behind the others, and 24 rows are 4 batches
 -        self.maps = torch.randn(60, 3, 5).transpose(1, 2)
 +        self.maps = torch.randn(60, 24, 5).movedim(0, 2)
+
+## What a model is given without a graph does not show how many rows the loss has
+#: right: as many numbers in a place of a game as games in a window
+def played(net):
+    at, seen = torch.randn(3), []
+    while not at.norm() < 0.1:
+        with torch.no_grad():
+            move = net(at)
+        seen.append(at)
+        at = at * 0.7 + 0.1 * torch.sign(move)
+    return torch.stack(seen)
+
+for game in range(12):
+    seen = played(net)
+    (net(seen).squeeze(1) - seen.norm(dim=1)).square().sum().backward()
+    if game % 3 == 2:
+        for weight in net.parameters():
+            weight.grad /= 3
+        opt.step()
+        opt.zero_grad()
+
+#= GA101: the mean over each game's places, undivided
+-    (net(seen).squeeze(1) - seen.norm(dim=1)).square().sum().backward()
++    (net(seen).squeeze(1) - seen.norm(dim=1)).square().mean().backward()
+
+-        for weight in net.parameters():
+-            weight.grad /= 3
+-        opt.step()
++        opt.step()
+
+#= GA101: what has a graph shows it: each loss is a mean over its rows, and undivided
+-    seen = played(net)
+-    (net(seen).squeeze(1) - seen.norm(dim=1)).square().sum().backward()
++    seen = torch.randn(3, 3)
++    (net(seen).squeeze(1) - seen.norm(dim=1)).square().sum().div(len(seen)).backward()
+
+-        for weight in net.parameters():
+-            weight.grad /= 3
+-        opt.step()
++        opt.step()
 """)
 
 

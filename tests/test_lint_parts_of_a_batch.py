@@ -108,3 +108,38 @@ for start in range(0, len(data), ROWS):
 @pytest.mark.parametrize(("scale", "expected"), [(" / VIEWS", []), ("", ["GA101"]), (" / VIEWS / VIEWS", ["GA102"])])
 def test_a_stride_over_rows_counts_no_micro_batches(rows: int, scale: str, expected: list[str]) -> None:
     assert codes_in(VIEWS.format(rows=rows, scale=scale)) == expected
+
+
+LISTED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(48, 4), torch.randn(48, 1)), batch_size=12)
+
+def parts_of(batch):
+    return list(zip(*(one.split(5) for one in batch)))
+
+for batch in loader:
+    optimizer.zero_grad()
+    parts = parts_of(batch)
+    for u, t in parts:
+        {loss}.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("(F.mse_loss(net(u), t) * len(u) / 12)", []),
+        ('(F.mse_loss(net(u), t, reduction="sum") / 12)', []),
+        ("F.mse_loss(net(u), t)", ["GA101"]),
+        ("(F.mse_loss(net(u), t) / len(parts) / len(parts))", ["GA102"]),
+    ],
+)
+def test_listed_parts_of_unknown_size_are_not_as_large_as_their_batch(loss: str, expected: list[str]) -> None:
+    assert codes_in(LISTED.format(loss=loss)) == expected

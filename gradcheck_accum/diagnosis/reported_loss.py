@@ -8,7 +8,7 @@ from enum import Enum
 from itertools import pairwise
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, diagnosis
-from gradcheck_accum.ledger.events import Backward, LossShown, ShownLoss
+from gradcheck_accum.ledger.events import Backward, LossShown, ShownLoss, product_of
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.ledger.stated_names import names_steps
 from gradcheck_accum.ledger.windows import Fate, Window
@@ -130,7 +130,7 @@ def _kind(account: Account, event: LossShown, accumulation: Collection[Location]
     count = len(shares)
     if _all_times_steps(event) and account.same(math.fsum(shares), float(account.steps * divisor)):
         return _Mean.MULTIPLIED
-    if divisor == 1:
+    if divisor == 1 or _is_as_weighed(account, event):
         return None
     if count > 1 and account.same(math.fsum(shares), 1.0) and not _is_of_few(account, event, accumulation):
         return _Mean.OF_DIVIDED
@@ -141,6 +141,12 @@ def _kind(account: Account, event: LossShown, accumulation: Collection[Location]
     if _are_successive(event.losses, 1) and count > 2 and _is_one_off(account, 1 / shares[0], count):
         return _Mean.OF_DIVIDED
     return _is_of_few(account, event, accumulation)
+
+
+def _is_as_weighed(account: Account, event: LossShown) -> bool:
+    """Whether what is shown is the mean of the losses as the objective weighs them, its own coefficients included."""
+    weighed = [loss.share / (product_of(loss.left_out) or math.inf) for loss in event.losses]
+    return account.same(math.fsum(weighed), float(account.steps))
 
 
 def _is_one_off(account: Account, divisor: float, count: int) -> bool:

@@ -9,6 +9,7 @@ of one optimizer); its name only has to be the same wherever the same parameters
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -147,6 +148,11 @@ class Backward(Event):
     def waits(self) -> bool:
         """Whether its gradients are not in ``.grad`` yet."""
         return self.kept_apart and self.synced is False
+
+    def gathers(self, turns: int) -> bool:
+        """Whether so many turns may each have added as many terms of every kind to its loss; penalties do not count."""
+        kinds = Counter(term.kind for term in self.terms if term.reduction is not Reduction.NONE)
+        return turns > 1 and bool(kinds) and all(number % turns == 0 for number in kinds.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

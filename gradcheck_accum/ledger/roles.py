@@ -371,7 +371,9 @@ class Evidence:
         may_be_mean = one_kind and factor.value is not None and self.same(factor.value * len(terms), 1.0)
         if names_steps(factor.origins) and not may_be_mean:
             return Source.STEPS
-        if not factor.origins.isdisjoint(self.counter | self.lengths):
+        if not factor.origins.isdisjoint(self.counter) and not self._counts_turns(factor, point):
+            return Source.STEPS
+        if not factor.origins.isdisjoint(self.lengths):
             return Source.STEPS
         if not factor.origins.isdisjoint(self.held) and self._is_over_window(factor, point):
             return Source.STEPS
@@ -392,6 +394,12 @@ class Evidence:
         named = [o for o in factor.origins if not (is_length(o) or is_total(o))]
         found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in named)
         return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
+
+    def _counts_turns(self, factor: Factor, point: Point) -> bool:
+        """Whether a factor divides by as many turns as may have gathered the terms of its window's only backward."""
+        terms = len(point.backward.terms)
+        turns = (n for n in range(2, terms + 1) if self.same((factor.value or 0.0) * n, 1.0))
+        return point.length == 1 and any(map(point.backward.gathers, turns))
 
     def _counts_the_terms(self, factor: Factor, point: Point) -> bool:
         """Whether a factor is 1 over the number of the loss's terms, penalties included or not."""

@@ -53,7 +53,7 @@ def usual_steps(windows: Iterable[Window], same: Same) -> int | None:
 def _counted(windows: Sequence[Window], same: Same) -> int | None:
     """What the source counts to before it steps, where the windows confirm that it counts micro-batches."""
     counters = [w.step.counted_by for w in windows if w.step is not None and w.step.counted_by is not None]
-    numbers = Counter(own.steps for own in counters if own.steps)
+    numbers = Counter(own.steps for own in counters if own.steps and not _counts_turns(own.steps, windows))
     if not numbers:
         return None
     origins = frozenset[str]().union(*(own.origins for own in counters))
@@ -62,6 +62,14 @@ def _counted(windows: Sequence[Window], same: Same) -> int | None:
     if len(borne_out) < len(numbers):
         borne_out = [n for n in numbers if n in lengths or _is_divisor(n, origins, windows, same)]
     return max(borne_out, key=lambda n: (numbers[n] * n, n)) if borne_out else None
+
+
+def _counts_turns(count: int, windows: Sequence[Window]) -> bool:
+    """Whether each window is one backward, of a loss that as many turns as are counted may have added terms to."""
+    return all(
+        window.micro_batches == 1 and all(entry.backward.gathers(count) for entry in window.fresh())
+        for window in windows
+    )
 
 
 def _is_divisor(count: int, origins: frozenset[str], windows: Sequence[Window], same: Same) -> bool:

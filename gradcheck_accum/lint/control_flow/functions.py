@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ _EVALUATION = 200
 _LONG = 1_000
 """Evaluations from which on a function of a training loop that does nothing to gradients may be a report."""
 _BUILT_IN = frozenset(dir(builtins))
+_CONTEXT = "contextmanager"
 _READS = frozenset({"open", "input"})
 _COMPUTING = ("torch", "math", "random", "itertools", "functools", "operator", "numpy")
 """Where functions come from that read what they are given, and chance."""
@@ -43,6 +44,8 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
     if without_graphs and not run.reach.handles_gradients(node):
         return Symbol()
     run.calls.visited.add(node)
+    if run.reach.yields(node) and any(last_name(d) == _CONTEXT for d in node.decorator_list):
+        return v.Paused(node, scope)
     if run.reach.yields(node) and not run.reach.backward_in(node.body):
         if run.reach.never_ends(node):
             return v.Stream.endless(run.recorder.micro_batch)
@@ -75,6 +78,45 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
         if run.loops.depth > 0 and took > _LONG:
             knows.reports.add(node)
     return result
+
+
+def run_around(run: State, context: v.Paused, block: Callable[[Any], None]) -> None:
+    """Carry out a generator that is a context, and the block of its ``with`` where it yields.
+
+    What leaves the block early, but for an error, leaves it once the generator has come to its end.
+    """
+    node, left, entered = context.node, [], []
+
+    def run_block(value: Any) -> None:
+        entered.append(value)
+        frame = run.calls.stack.pop(), run.calls.frames.pop()
+        try:
+            block(value)
+        except (Broke, Continued, Returned) as control:
+            left.append(control)
+        finally:
+            run.calls.stack.append(frame[0])
+            run.calls.frames.append(frame[1])
+
+    outer = run.calls.blocks.get(node)
+    if len(run.calls.stack) < _DEPTH and node not in run.calls.stack:
+        run.calls.blocks[node] = run_block
+        run.calls.stack.append(node)
+        run.calls.frames.append(context.scope)
+        try:
+            run.execute(node.body, context.scope)
+        except Returned:
+            pass
+        finally:
+            run.calls.frames.pop()
+            run.calls.stack.pop()
+            run.calls.blocks.pop(node)
+            if outer is not None:
+                run.calls.blocks[node] = outer
+    if not entered:
+        block(Symbol())
+    if left:
+        raise left[0]
 
 
 def are_counted_out(run: State, given: Sequence[Any]) -> bool:

@@ -128,7 +128,7 @@ def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: 
         run.sync.switch(sources_of(holder) or (), value if isinstance(value, bool) else None)
     elif isinstance(holder, v.Instance) and _resumes(run, target.attr, holder.attributes.get(target.attr), value):
         return
-    elif isinstance(holder, (v.Instance, v.Class)):
+    elif isinstance(holder, (v.Instance, v.Class, v.Function)):
         holder.attributes[target.attr] = v.known_as(value, target.attr)
     elif isinstance(holder, v.Model):
         keep(run, holder, target.attr, value)

@@ -84,7 +84,8 @@ def _name(run: State, node: syntax.Name, scope: v.Scope) -> Any:
 
 def _attribute(run: State, node: syntax.Attribute, scope: v.Scope) -> Any:
     value = known_otherwise(node.value, evaluate(run, node.value, scope))
-    if node.attr == "grad" and isinstance(value, Tensor):
+    is_leaf = run.loops.has_leaves and type(value) is Symbol and not value.name
+    if node.attr == "grad" and (is_leaf or isinstance(value, Tensor)):
         run.recorder.opaque(node, "a backward that was made for the gradients of activations")
     if isinstance(value, v.Optimizer) and node.attr in ("step", "zero_grad"):
         return v.BoundMethod(value, node)
@@ -318,6 +319,10 @@ def _await(run: State, node: syntax.Await, scope: v.Scope) -> Any:
 
 def _yield(run: State, node: syntax.Yield, scope: v.Scope) -> Any:
     value = evaluate(run, node.value, scope) if node.value is not None else None
+    block = run.calls.blocks.get(run.calls.stack[-1]) if run.calls.stack else None
+    if block is not None:
+        block(value)
+        return None
     if run.calls.yielded is not None and len(run.calls.yielded) < v.LONGEST_LIST:
         # Whoever yields a list may go on to fill it again.
         run.calls.yielded.append(list(value) if isinstance(value, list) else value)

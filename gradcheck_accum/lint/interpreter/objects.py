@@ -218,6 +218,8 @@ def attribute(run: State, value: Any, name: str) -> Any:
             return True
         case v.Gradient():
             return value
+        case v.Function() if name in value.attributes:
+            return value.attributes[name]
         case v.Framework() if name == "gradient_accumulation_steps":
             return run.resolve(value.divisor)
         case v.Framework() if name == "sync_gradients":

@@ -19,7 +19,7 @@ from gradcheck_accum.lint.control_flow.conditions import (
     settled_value,
     values_named_in,
 )
-from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.control_flow.functions import call_function, run_around
 from gradcheck_accum.lint.control_flow.refusals import heed
 from gradcheck_accum.lint.frameworks import self_counting
 from gradcheck_accum.lint.frameworks.accelerate import accumulate
@@ -314,7 +314,8 @@ def _for(run: State, node: syntax.For, scope: v.Scope) -> None:
             if draws and trains:
                 run.draw()
                 # The batches of a list may differ in size.
-                learn = run.recorder.learn_rows_of_part if cuts else run.recorder.learn_units
+                is_part = cuts or (not is_pass and v.is_part_of_batch(item))
+                learn = run.recorder.learn_rows_of_part if is_part else run.recorder.learn_units
                 learn(v.rows_in(item))
                 item = v.drawn_with(item, run.recorder.micro_batch)
             run.loops.last_slice = ()
@@ -438,10 +439,11 @@ def _with(run: State, node: syntax.With, scope: v.Scope) -> None:
         entries.append((entered, value))
         if isinstance(entered, syntax.Call) and call_name(entered) == "accumulate":
             owner = run.evaluate(entered.func.value, scope) if isinstance(entered.func, syntax.Attribute) else None
-            if not accumulate(run, owner):
+            is_own = isinstance(value, v.Paused) or isinstance(owner, v.Instance)
+            if not (is_own or accumulate(run, owner)):
                 run.recorder.opaque(entered, "a framework that gates its own steps")
         given = _of_its_own(run, value, "__enter__")
-        if item.optional_vars is not None:
+        if item.optional_vars is not None and not isinstance(value, v.Paused):
             assign(run, item.optional_vars, value if given is None else given, scope)
     contexts = [context_of(run, entered, value, scope) for entered, value in entries]
     without_graphs = any(makes_no_graphs(item.context_expr) for item in node.items)
@@ -450,11 +452,27 @@ def _with(run: State, node: syntax.With, scope: v.Scope) -> None:
         with ExitStack() as stack:
             for context in filter(None, contexts):
                 stack.enter_context(run.sync.entered(context))
-            run.execute(node.body, scope)
+            _run_block(run, node, [value for _, value in entries], scope)
     finally:
         run.no_graphs -= without_graphs
     for _, value in reversed(entries):
         _of_its_own(run, value, "__exit__", None, None, None)
+
+
+def _run_block(run: State, node: syntax.With, values: list[Any], scope: v.Scope) -> None:
+    """The block of a ``with``, inside the contexts, among those that it enters, that are generators of this file."""
+    place = next((i for i, value in enumerate(values) if isinstance(value, v.Paused)), None)
+    if place is None:
+        run.execute(node.body, scope)
+        return
+    target = node.items[place].optional_vars
+
+    def run_inside(value: Any) -> None:
+        if target is not None:
+            assign(run, target, value, scope)
+        _run_block(run, node, [None if i == place else value for i, value in enumerate(values)], scope)
+
+    run_around(run, values[place], run_inside)
 
 
 def _of_its_own(run: State, value: Any, name: str, *args: Any) -> Any:

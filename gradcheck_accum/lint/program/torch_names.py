@@ -52,6 +52,8 @@ CLIPS = Names(
     *("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_"),
 )
 CLIPS_OF_FRAMEWORKS = Names("clips the gradients of the optimizer that it is given", STATES, "clip_gradients")
+HOOKS_BEFORE_STEPS = Names("has a function called before every step", STATES, "register_step_pre_hook")
+HOOKS_AFTER_STEPS = Names("has a function called after every step", STATES, "register_step_post_hook")
 PAUSES = Names("makes a context in which gradients stay on their rank", STATES, "no_sync", "no_backward_sync")
 SYNC_SWITCH = "require_backward_grad_sync"
 """The attribute of DistributedDataParallel that ``no_sync`` sets."""

@@ -110,7 +110,8 @@ class State:
         """A model is given values: those that a turn has made of random numbers are its micro-batch.
 
         So are those that it has got from elsewhere. Unless data is given as well: then they are noise, or settings; and
-        what a turn uses first after its backward was no data of that.
+        what a turn uses first after its backward was no data of that. What it is given without a graph shows how many
+        rows that has, and not those of the loss.
         """
         given = tuple(given)
         self.use(given)
@@ -125,7 +126,8 @@ class State:
         if is_new and self.knowledge.note_made_data():
             made.add(min(known))
             self.recorder.draw()
-            self.recorder.learn_units(v.rows_in(data[0]))
+            if not self.no_graphs:
+                self.recorder.learn_units(v.rows_in(data[0]))
 
     def use(self, given: Iterable[Any]) -> None:
         """A model or a loss is given values, which may be data: those that this turn has made of chance, or others."""
@@ -178,11 +180,14 @@ class State:
         return self.question.in_boundary or trains
 
     def freeze(self, sources: Iterable[str] | None, takes_gradients: Any) -> None:
-        """``requires_grad`` of models' parameters was set; what is frozen before training is not followed.
+        """``requires_grad`` of models' parameters, or of other values, was set.
 
-        Before it, whoever freezes a model may put new layers into it.
+        What is frozen before training is not followed: whoever freezes a model then may put new layers into it.
         """
-        if not self.loops.depth or sources is None:
+        if not self.loops.depth:
+            return
+        if sources is None:
+            self.loops.has_leaves = True
             return
         if takes_gradients is False:
             self.made.frozen.update(sources)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ class Loops:
     """How many turns have begun."""
     trained: set[int] = field(default_factory=set)
     """The turns that have run a backward."""
+    has_leaves: bool = False
+    """Whether any turn has asked for the gradient of what is no weight."""
     has_given: bool = False
     """Whether this turn has given a micro-batch."""
     last_slice: tuple[Any, ...] = ()
@@ -114,6 +116,9 @@ class Calls:
     """Whether one of them has evaluated what is trained, and does not have to again."""
     yielded: list[Any] | None = None
     """What the generator among them has yielded; None while none is carried out."""
+
+    blocks: dict[syntax.Node, Callable[[Any], None]] = field(default_factory=dict)
+    """What runs where a generator among them yields that is a context: the block of its ``with``."""
 
     @property
     def answers_outside(self) -> bool:

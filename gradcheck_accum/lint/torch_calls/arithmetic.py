@@ -185,7 +185,14 @@ def of_numbers(op: Operator, left: Num, right: Num) -> Any:
     remains = op is Operator.SUB and not left.tags.isdisjoint({v.LENGTH, v.TOTAL})
     tags = result.tags | {v.REMAINS} if remains else result.tags - {v.REMAINS}
     coefficient = op is Operator.MULT and is_literal(left.origins) != is_literal(right.origins)
-    return bounded(Num(result.value, tags, origins, (left, right) if coefficient else ()))
+    shares = op is Operator.DIV and not inverse and _is_constant(left) and _is_constant(right)
+    both = (left, right)
+    return bounded(Num(result.value, tags, origins, both if coefficient else (), both if shares else ()))
+
+
+def _is_constant(number: Num) -> bool:
+    """Whether a number is one that the source has, or a setting: it counts nothing of the data, and has an origin."""
+    return bool(number.origins) and number.tags.isdisjoint({v.UNITS, v.LENGTH, v.TOTAL, v.POSITION, v.REMAINS})
 
 
 def _computed(op: Operator, left: Num, right: Num) -> Num | None:
@@ -312,6 +319,9 @@ def scaled(run: State, tensor: Tensor, other: Any, operation: Operation) -> Tens
         for number in other.multiplied:
             tensor = scaled(run, tensor, number, operation)
         return tensor
+    if operation is Operation.MULTIPLY and isinstance(other, Num) and other.quotient:
+        share, divisor = other.quotient
+        return divided(run, scaled(run, tensor, share, operation), divisor)
     if operation is Operation.DIVIDE and is_own_count(run, other):
         mean = mean_over(tensor)
         if mean is not None:

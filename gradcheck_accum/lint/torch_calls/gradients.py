@@ -8,7 +8,15 @@ from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Listed, Reduction, WindowBound
 from gradcheck_accum.lint import syntax
-from gradcheck_accum.lint.program.torch_names import CLIPS, CLIPS_OF_FRAMEWORKS, PARAMETERS, PAUSES
+from gradcheck_accum.lint.control_flow.functions import call_function
+from gradcheck_accum.lint.program.torch_names import (
+    CLIPS,
+    CLIPS_OF_FRAMEWORKS,
+    HOOKS_AFTER_STEPS,
+    HOOKS_BEFORE_STEPS,
+    PARAMETERS,
+    PAUSES,
+)
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.control import Doubted
 from gradcheck_accum.lint.state.state import State
@@ -56,7 +64,8 @@ def record_backward(run: State, node: syntax.Node, value: Any, weighted: bool) -
 
 
 def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_scaler: bool = False) -> None:
-    """Record an optimizer's step, with K if one of its own losses has been divided by it."""
+    """Record an optimizer's step, with K if one of its own losses has been divided by it, and what its hooks do."""
+    _call_hooks(run, node, optimizer, optimizer.before)
     stated = {
         number
         for (models, number), origins in run.recorder.divisors.items()
@@ -73,8 +82,18 @@ def record_step(run: State, node: syntax.Node, optimizer: v.Optimizer, through_s
     run.recorder.step(place, optimizer, steps, counted_by, through_scaler)
     if optimizer.schedule is not None:
         move(run, place, optimizer.schedule, [], {})
+    _call_hooks(run, node, optimizer, optimizer.after)
     if run.recorder.lost_track:
         raise Doubted
+
+
+def _call_hooks(run: State, node: syntax.Node, optimizer: v.Optimizer, hooks: list[Any]) -> None:
+    """Carry out what is called around each step of an optimizer; what is not of this file may do anything."""
+    for hook in hooks:
+        if isinstance(hook, v.Function):
+            call_function(run, hook, [optimizer, (), {}], {})
+        else:
+            run.recorder.opaque(node, "what a hook on a step does")
 
 
 def _window_before(run: State) -> Listed | None:
@@ -288,6 +307,22 @@ def _hook(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dic
     return Symbol()
 
 
+def _hook_before_steps(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _hook_on_steps(optimizer_called_on(run, node, base), [*args, *kwargs.values()], is_before=True)
+
+
+def _hook_after_steps(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _hook_on_steps(optimizer_called_on(run, node, base), [*args, *kwargs.values()], is_before=False)
+
+
+def _hook_on_steps(optimizer: v.Optimizer | None, given: list[Any], *, is_before: bool) -> Any:
+    """An optimizer is given a function that each of its steps calls."""
+    if optimizer is None or not given:
+        return NotImplemented
+    (optimizer.before if is_before else optimizer.after).append(given[0])
+    return Symbol()
+
+
 METHODS: dict[str, Callable[[State, syntax.Call, Any, list[Any], dict[str, Any]], Any]] = {
     "backward": backward,
     "manual_backward": _manual_backward,
@@ -300,6 +335,8 @@ METHODS: dict[str, Callable[[State, syntax.Call, Any, list[Any], dict[str, Any]]
     "scale": _scale,
     "scale_loss": _scale_apart,
     "register_hook": _hook,
+    **dict.fromkeys(HOOKS_BEFORE_STEPS, _hook_before_steps),
+    **dict.fromkeys(HOOKS_AFTER_STEPS, _hook_after_steps),
     **dict.fromkeys(PARAMETERS, _parameters),
     **dict.fromkeys(PAUSES, _pause),
     **dict.fromkeys(CLIPS, _clip_method),

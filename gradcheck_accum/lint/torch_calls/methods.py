@@ -53,9 +53,10 @@ from gradcheck_accum.lint.torch_calls.weight_averages import is_update
 
 def method_of_value(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     name = node.func.attr if isinstance(node.func, syntax.Attribute) else ""
-    if name == "requires_grad_" and not isinstance(base, (Tensor, v.Data)):
+    if name == "requires_grad_":
         run.freeze(sources_of(base), all_arguments(args, kwargs)[0] if args or kwargs else True)
-        return base
+        if not isinstance(base, (Tensor, v.Data)):
+            return base
     if isinstance(node.func, syntax.Attribute) and changes_unknown(run, node.func.value, base, name):
         return base
     if "other" in kwargs and not args and isinstance(base, (Tensor, v.Gradient)):

@@ -98,6 +98,11 @@ def rows_in(value: Any) -> int | None:
     return next((item.rows for item in data if isinstance(item, Data)), None)
 
 
+def is_part_of_batch(value: Any) -> bool:
+    """Whether the input data that a value is or holds was cut out of other data."""
+    return next((item.is_part for item in _held(value) if isinstance(item, Data)), False)
+
+
 def models_in(value: Any) -> frozenset[str]:
     """The models whose output flows into a value."""
     return frozenset().union(*(item.models for item in _held(value) if isinstance(item, Tensor)))

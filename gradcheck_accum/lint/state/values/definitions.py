@@ -15,6 +15,16 @@ class Function:
     node: syntax.FunctionDef | syntax.Lambda
     scope: Scope
     owner: object | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What was put into it (``turn.left = K``)."""
+
+
+@dataclass(slots=True, eq=False)
+class Paused:
+    """A generator of this file that is a context, with its names: the block of a ``with`` runs where it yields."""
+
+    node: syntax.FunctionDef
+    scope: Scope
 
 
 @dataclass(slots=True, eq=False)

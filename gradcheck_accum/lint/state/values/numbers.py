@@ -49,13 +49,15 @@ class Num:
     """A known number; ``tags`` say what it was made from, ``origins`` by which names of K and constants of the source.
 
     Two numbers of the same origin are the same binding; two that are merely equal may be there for different things.
-    ``multiplied`` are the two that a product is made of, where one of them is written out (``2 * K``).
+    ``multiplied`` are the two that a product is made of, where one of them is written out (``2 * K``). ``quotient`` is
+    what was divided, and by what, where both are constants or settings of the source (``0.5 / K``).
     """
 
     value: int | float | Fraction
     tags: frozenset[str] = frozenset()
     origins: frozenset[str] = field(default=frozenset(), compare=False)
     multiplied: tuple[Num, ...] = field(default=(), compare=False)
+    quotient: tuple[Num, ...] = field(default=(), compare=False)
 
     @property
     def names(self) -> set[str]:
@@ -77,7 +79,7 @@ class Num:
         """
         if not self.origins and not is_name_of_steps(name) and not names_size((name,)):
             return self
-        return Num(self.value, self.tags, self.origins | {name}, self.multiplied)
+        return Num(self.value, self.tags, self.origins | {name}, self.multiplied, self.quotient)
 
 
 def known_as(value: Any, name: str) -> Any:

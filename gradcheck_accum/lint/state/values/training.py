@@ -52,7 +52,7 @@ class Optimizer:
 
     ``engine`` is what steps and clears it, where that is not the loop. ``takes_sums`` says that its learning rate was
     divided by what a sum grows with. ``schedule`` is what every step moves, where it or its engine plans its
-    rate.
+    rate. ``before`` and ``after`` are the hooks on its steps.
     """
 
     name: str
@@ -60,6 +60,8 @@ class Optimizer:
     engine: Engine | None = None
     takes_sums: bool = False
     schedule: Scheduler | None = None
+    before: list[Any] = field(default_factory=list)
+    after: list[Any] = field(default_factory=list)
 
     def may_update(self, models: frozenset[str]) -> bool:
         """Whether any of ``models``, by their names, may be one whose parameters it updates."""
