@@ -59,7 +59,7 @@ def counted_by_number(frame: FrameType) -> Counts:
     if len(candidates) != 1:
         return Counts.UNKNOWN
     found = [*_parts(candidates[0], place, _MOST_NAMES)]
-    if found and all(own is Counts.UNITS for own in found):
+    if _all_count(found):
         return Counts.UNITS
     return Counts.NOTHING if all(own is Counts.NOTHING for own in found) else Counts.UNKNOWN
 
@@ -87,6 +87,10 @@ def _parts(node: ast.expr, place: Place, names: int) -> Iterator[Counts]:
             if value != 1:
                 yield Counts.NOTHING
             return
+        case ast.BinOp(left=left, op=ast.Div()) if _all_count([*_parts(left, place, names)]):
+            # A share is one, whatever it is of.
+            yield Counts.UNITS
+            return
         case ast.BinOp(left=left, right=right):
             yield from _parts(left, place, names)
             yield from _parts(right, place, names)
@@ -105,6 +109,10 @@ def _parts(node: ast.expr, place: Place, names: int) -> Iterator[Counts]:
         return
     for value, at in sources.values:
         yield from _parts(value, at, names - 1)
+
+
+def _all_count(parts: list[Counts]) -> bool:
+    return bool(parts) and all(own is Counts.UNITS for own in parts)
 
 
 def _is_count(origin: str) -> bool:

@@ -102,7 +102,7 @@ class UpdatesOfReturned:
             self._adopt(inputs)
             return
         if tuple(map(id, inputs)) != self._keys:
-            self._give_up(OF_OTHERS.format(line=user_location().line))
+            self._give_up(OF_OTHERS.format(line=getattr(self._by_hand.unwatched, "line", 0)))
             return
         self.finish()
         self._steps.stop_if_enough()
