@@ -65,7 +65,7 @@ def counted_by_number(frame: FrameType) -> Counts:
 
 
 def _candidates(node: ast.AST) -> list[ast.expr]:
-    """What may be the number: the divisor of a quotient, both sides of a product, ``alpha``."""
+    """What may be the number: the divisor of a quotient, both sides of a product, ``alpha``, a share."""
     match node:
         case ast.BinOp(op=ast.Div()):
             return [node.right]
@@ -77,6 +77,8 @@ def _candidates(node: ast.AST) -> list[ast.expr]:
             return named
         case ast.Call(func=ast.Attribute(attr=method), args=[*_, number]) if method in _SCALINGS:
             return [number]
+        case ast.Call(func=ast.Attribute(attr="lerp" | "lerp_"), args=args, keywords=keywords):
+            return [own.value for own in keywords if own.arg == "weight"] or args[-1:]
     return []
 
 

@@ -104,6 +104,11 @@ class KeptGradients:
         self._remove(taken)
         return taken
 
+    def holds(self, gradients: Iterable[ReturnedGradients]) -> bool:
+        """Whether all of these are kept for the next step."""
+        kept = {id(h) for h in self._kept}
+        return all(id(h) in kept for h in gradients)
+
     def _remove(self, taken: Iterable[tuple[ReturnedGradients, float]]) -> None:
         gone = {id(h) for h, _ in taken}
         self._kept = [h for h in self._kept if id(h) not in gone]

@@ -196,6 +196,10 @@ class GradientsByHand:
         self._book.look(changed if taken else ())
         return bool(taken)
 
+    def holds(self, gradients: Collection[ReturnedGradients]) -> bool:
+        """Whether all of these were returned since the last step, and are known still."""
+        return self._kept.holds(gradients)
+
     def enter(
         self, factors: Mapping[ReturnedGradients, float], lost: Collection[ReturnedGradients], where: Location
     ) -> None:

@@ -142,6 +142,7 @@ class Observer:
         if not isinstance(optimizer, UpdateByHand):
             self.backwards.astray += self.updates.give_way()
             self.returned.other_training()
+            self.returned.why_not = ""
         if self.run.attention.asleep:
             # Its parameters are listened to from the window that is watched next.
             self.run.book.adopt_unseen(optimizer)

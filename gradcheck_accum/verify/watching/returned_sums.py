@@ -50,7 +50,7 @@ class Sum:
 
     ``has_rest`` says that it holds other things too: the weight itself, or sums of earlier windows. ``is_left`` says
     that it was left over by an update, and nothing has been done to it since. ``in_doubt`` means that what a gradient
-    was multiplied by before the sum was complete may be no part of the gradient: a learning rate.
+    was multiplied by before the sum was complete is not known to count anything: it may be a learning rate, a limit.
     """
 
     key: int
@@ -80,8 +80,8 @@ class Sum:
         return {own: factor * scale for own, factor in self.factors.items()}
 
     @property
-    def may_hide_a_rate(self) -> bool:
-        """Whether any number in it may be no part of the gradient."""
+    def is_doubtful(self) -> bool:
+        """Whether any number in it is not known to count anything."""
         return self.in_doubt or any(n.counts is not Counts.UNITS and abs(n.value) != 1.0 for n in self.since)
 
 
@@ -225,9 +225,9 @@ class ReturnedSums:
         number = self._number(weight)
         if number is None or not isinstance(end, torch.Tensor):
             return UNKNOWN
-        # The two weights add up to one: what is divided by a count stays so.
-        one = _times(self._of(input), Number(1.0 - number, Counts.UNITS))
-        return self._joined((one, input), (_times(self._of(end), Number(number, Counts.UNITS)), end))
+        counts = counted_by_number(scaling_frame())
+        one, other = (_times(self._of(t), Number(n, counts)) for t, n in ((input, 1.0 - number), (end, number)))
+        return self._joined((one, input), (other, end))
 
     def _joined(
         self, one: tuple[Followed | None, torch.Tensor], other: tuple[Followed | None, torch.Tensor]
@@ -268,7 +268,7 @@ class ReturnedSums:
             left.key,
             {**left.whole(), **right.whole()},
             has_rest=has_rest,
-            in_doubt=left.may_hide_a_rate or right.may_hide_a_rate,
+            in_doubt=left.is_doubtful or right.is_doubtful,
         )
 
     # What is written

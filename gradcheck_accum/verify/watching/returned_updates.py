@@ -17,7 +17,7 @@ import torch
 from gradcheck_accum.engine.determinism import holding
 from gradcheck_accum.engine.following import Follower
 from gradcheck_accum.engine.transformed import are_transforms_active
-from gradcheck_accum.ledger.events import WindowBound, ZeroGrad
+from gradcheck_accum.ledger.events import Cause, Opaque, Reason, WindowBound, ZeroGrad
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.held import Held
 from gradcheck_accum.verify.provenance.numbers_of_updates import Counts
@@ -39,6 +39,15 @@ NOT_LINEAR = (
 NOT_ALIKE = (
     "the update at line {line} does not use the gradients that torch.autograd.grad() returned for all weights in the "
     "same way: assign them to .grad of an optimizer's parameters, and call its step()"
+)
+TOO_EARLY = (
+    "the update at line {line} uses gradients that torch.autograd.grad() returned before the update before it, or more "
+    "of them than are kept: use all of them in one update"
+)
+WEIGHTED = Reason(
+    "gradients that torch.autograd.grad() returned are multiplied by numbers of their own before they are added up, and "
+    "what these count is not shown: divide them by the window's count, or weight the losses",
+    Cause.BY_HAND,
 )
 MOVED_BETWEEN = (
     "the weights were changed at line {line} while gradients that torch.autograd.grad() had returned were still to be "
@@ -204,6 +213,9 @@ class UpdatesOfReturned:
         if set(read) != set(self._keys) or not factors or any(not _are_same(factors, one) for one, _ in others):
             self._give_up(NOT_ALIKE.format(line=where.line))
             return
+        if not self._by_hand.holds(factors):
+            self._give_up(TOO_EARLY.format(line=where.line))
+            return
         rates_alone = rates_alone and all(alone for _, alone in others)
         gradients = {key: Held(self._combined(key, factors)) for key in self._keys}
         lost = sums.added_up - sums.used_otherwise
@@ -211,6 +223,9 @@ class UpdatesOfReturned:
             self._hold(returned)
         with holding(before):
             self._by_hand.enter(factors, lost, where)
+            if any(found.in_doubt for found in written.values()):
+                stores = self._run.book.stores(self._keys)
+                self._run.journal.add(Opaque(where=where, stores=stores, reason=WEIGHTED))
             self._steps.made_by_hand(own, where, of_returned=OfReturned(gradients, rates_alone, self._counted))
         # What is left in its sums is known to be of this window.
         self._run.journal.add(ZeroGrad(where=where, stores=self._run.book.stores(self._keys)))
