@@ -73,7 +73,7 @@ def _candidates(node: ast.AST) -> list[ast.expr]:
             return [node.left, node.right]
         case ast.AugAssign(op=ast.Div() | ast.Mult()):
             return [node.value]
-        case ast.Call(keywords=keywords) if (named := [own.value for own in keywords if own.arg == "alpha"]):
+        case ast.Call(keywords=keywords) if named := [own.value for own in keywords if own.arg == "alpha"]:
             return named
         case ast.Call(func=ast.Attribute(attr=method), args=[*_, number]) if method in _SCALINGS:
             return [number]
@@ -85,8 +85,8 @@ def _candidates(node: ast.AST) -> list[ast.expr]:
 def _parts(node: ast.expr, place: Place, names: int) -> Iterator[Counts]:
     """What each of the numbers counts that a number is computed from."""
     match node:
-        case ast.Constant(value=int() | float() as value):
-            if value != 1:
+        case ast.Constant(value=int() | float() as number):
+            if number != 1:
                 yield Counts.NOTHING
             return
         case ast.BinOp(left=left, op=ast.Div()) if _all_count([*_parts(left, place, names)]):

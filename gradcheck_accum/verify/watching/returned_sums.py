@@ -169,10 +169,7 @@ class ReturnedSums:
                 self._result(
                     inner,
                     function,
-                    [
-                        own[position] if isinstance(own, (list, tuple)) and position < len(own) else own
-                        for own in args
-                    ],
+                    [own[position] if isinstance(own, (list, tuple)) and position < len(own) else own for own in args],
                     kwargs,
                 )
                 for position in range(len(args[0]))
@@ -200,7 +197,7 @@ class ReturnedSums:
 
     def _scaled(self, one: Any, other: Any, *, divides: bool) -> Followed | None:
         if isinstance(other, torch.Tensor) and self._of(other) is not None:
-            if divides or isinstance(one, torch.Tensor) and self._of(one) is not None:
+            if divides or (isinstance(one, torch.Tensor) and self._of(one) is not None):
                 return UNKNOWN
             one, other = other, one
         number = self._number(other)
@@ -309,7 +306,7 @@ class ReturnedSums:
 
     def _of(self, tensor: Any) -> Followed | None:
         known = self._sums.get(id(tensor))
-        if known is None or known[0]() is not tensor:
+        if known is None or tensor is None or known[0]() is not tensor:
             return None
         # What was written into otherwise than by a call that was followed is not what it was.
         return known[2] if known[1] == version_of(tensor) else UNKNOWN

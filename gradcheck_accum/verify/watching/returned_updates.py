@@ -45,8 +45,8 @@ TOO_EARLY = (
     "of them than are kept: use all of them in one update"
 )
 WEIGHTED = Reason(
-    "gradients that torch.autograd.grad() returned are multiplied by numbers of their own before they are added up, and "
-    "what these count is not shown: divide them by the window's count, or weight the losses",
+    "gradients that torch.autograd.grad() returned are multiplied by numbers of their own before they are added up, "
+    "and what these count is not shown: divide them by the window's count, or weight the losses",
     Cause.BY_HAND,
 )
 MOVED_BETWEEN = (
@@ -54,8 +54,8 @@ MOVED_BETWEEN = (
     "used: compute them with the same weights"
 )
 OF_OTHERS = (
-    "torch.autograd.grad() returned gradients of different tensors, the first at line {line}: which of them are weights "
-    "is unknown, so train with a torch.optim.Optimizer to compare"
+    "torch.autograd.grad() returned gradients of different tensors, the first at line {line}: which of them are "
+    "weights is unknown, so train with a torch.optim.Optimizer to compare"
 )
 NOT_WATCHED = "only some windows are watched, and updates of the loop's own are followed in all of them or not at all"
 
@@ -217,7 +217,7 @@ class UpdatesOfReturned:
             self._give_up(TOO_EARLY.format(line=where.line))
             return
         rates_alone = rates_alone and all(alone for _, alone in others)
-        gradients = {key: Held(self._combined(key, factors)) for key in self._keys}
+        gradients: dict[int, Held | None] = {key: Held(self._combined(key, factors)) for key in self._keys}
         lost = sums.added_up - sums.used_otherwise
         for returned in (*factors, *lost):
             self._hold(returned)
@@ -245,9 +245,10 @@ class UpdatesOfReturned:
 
     def _combined(self, key: int, factors: Mapping[ReturnedGradients, float]) -> torch.Tensor:
         with self._run.attention.own_work(), torch.no_grad():
-            total = sum(own.gradients[key] * factor for own, factor in factors.items())
-        assert isinstance(total, torch.Tensor)
-        return total
+            first, *others = (own.gradients[key] * factor for own, factor in factors.items())
+            for one in others:
+                first += one
+            return first
 
     @staticmethod
     def _units_of(found: Sum) -> set[float]:

@@ -39,7 +39,7 @@ BY_HAND = "by hand"
 
 @dataclass(frozen=True, slots=True)
 class OfReturned:
-    """What a step by hand uses of gradients that were returned: the ``gradients`` that it was read to use, by parameter.
+    """What a step by hand uses of gradients that were returned: the ``gradients`` that it uses, by parameter.
 
     ``rates_alone`` means that all else that it multiplies them by is known, and counts nothing; ``counted_by`` is what
     the source counted to when it began.
