@@ -282,7 +282,8 @@ class Step(Event):
     the scaler found inf or nan and skipped it. ``again`` means that it had read a gradient of its window
     before, with other weights (LBFGS). ``by_hand`` means that the script's own code made the update, and may
     have scaled the gradients in it, unless ``rates_alone``: then all numbers that it multiplied them by are known, and
-    count nothing. ``used`` are the origins of the numbers that it wrote the weights with. ``unread`` means that the engine has not read the gradients of its window, so that changes of them by hand are unknown.
+    count nothing. ``used`` are the origins of the numbers that it wrote the weights with. ``unread`` means that the
+    engine has not read the gradients of its window, so that changes of them by hand are unknown.
     """
 
     optimizer: str

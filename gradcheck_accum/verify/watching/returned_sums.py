@@ -306,7 +306,7 @@ class ReturnedSums:
 
     def _of(self, tensor: Any) -> Followed | None:
         known = self._sums.get(id(tensor))
-        if known is None or tensor is None or known[0]() is not tensor:
+        if known is None or not isinstance(tensor, torch.Tensor) or known[0]() is not tensor:
             return None
         # What was written into otherwise than by a call that was followed is not what it was.
         return known[2] if known[1] == version_of(tensor) else UNKNOWN
