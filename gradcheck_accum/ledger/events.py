@@ -290,8 +290,9 @@ class Step(Event):
     where the engine sees neither. ``through_scaler`` means that an AMP gradient scaler made the step, ``skipped`` that
     the scaler found inf or nan and skipped it. ``again`` means that it had read a gradient of its window
     before, with other weights (LBFGS). ``by_hand`` means that the script's own code made the update, and may
-    have scaled the gradients in it; ``used`` are the origins of the numbers that it wrote the weights with. ``unread``
-    means that the engine has not read the gradients of its window, so that changes of them by hand are unknown.
+    have scaled the gradients in it, unless ``rates_alone``: then all numbers that it multiplied them by are known, and
+    count nothing. ``used`` are the origins of the numbers that it wrote the weights with. ``unread`` means that the
+    engine has not read the gradients of its window, so that changes of them by hand are unknown.
     """
 
     optimizer: str
@@ -302,6 +303,7 @@ class Step(Event):
     skipped: bool = False
     again: bool = False
     by_hand: bool = False
+    rates_alone: bool = False
     used: frozenset[str] = frozenset()
     unread: bool = False
 

@@ -45,6 +45,9 @@ def _doubt(window: Window, readings: Readings) -> Reason | None:
     where = _may_be_made_up_for(window)
     if where is None or window.unknown is not None:
         return None
+    if window.step is not None and window.step.rates_alone:
+        # Nothing in it makes up for anything; a sum may be meant.
+        return _of_sums(where) if _is_undivided_sum(window, readings) else None
     weights = readings.relative_weights(window)
     first = weights[0] if weights else None
     if first is None or any(weight is None or not readings.same(weight, first) for weight in weights):

@@ -187,8 +187,9 @@ def said_by(event: Event, terms: Hashable = None) -> Hashable:
             if bound is None
             else (bound.steps, bound.origins, bound.first, bound.listed, bound.quotient, bound.parts, bound.count)
         )
-        own = event.accumulation_steps, event.through_scaler, event.skipped, event.again, event.by_hand, event.used
-        return where, event.optimizer, event.stores, counted, own, event.unread
+        own = event.accumulation_steps, event.through_scaler, event.skipped, event.again, event.unread
+        by_hand = event.by_hand, event.rates_alone, event.used
+        return where, event.optimizer, event.stores, counted, own, by_hand
     if isinstance(event, ZeroGrad):
         return where, event.stores, event.within, event.seen_later
     if isinstance(event, SchedulerStep):

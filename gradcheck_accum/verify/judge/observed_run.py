@@ -56,6 +56,8 @@ class ObservedRun:
     mode: Mode | None = None
     returned_at: Location | None = None
     """Where gradients were first returned, and not accumulated, of what no optimizer has."""
+    why_not_followed: str = ""
+    """Why the updates that the loop makes of returned gradients were not followed, where they were to be."""
 
     @classmethod
     def of(cls, observer: Observer, *, complete: bool) -> ObservedRun:
@@ -84,7 +86,8 @@ class ObservedRun:
             observer.arrivals.averaging.needless,
             observer.comparer.trajectory.lost if observer.comparer.trajectory is not None else "",
             run.mode,
-            observer.by_hand.unwatched,
+            observer.returned.asked_at,
+            observer.returned.why_not,
         )
 
     def portable(self) -> ObservedRun:

@@ -339,7 +339,8 @@ def _verdict(
             return Verdict.INCONCLUSIVE, next(filter(None, (_own_step(own.own_steps) for own in seen)), STRAY)
         returned = next((own.returned_at for own in seen if own.returned_at is not None), None)
         if returned is not None and not any(own.children for own in seen):
-            return Verdict.INCONCLUSIVE, RETURNED.format(line=returned.line)
+            why_not = next((own.why_not_followed for own in seen if own.why_not_followed), "")
+            return Verdict.INCONCLUSIVE, why_not or RETURNED.format(line=returned.line)
         children = unwatched(sum(own.children for own in seen))
         return Verdict.INCONCLUSIVE, f"no backward() and no optimizer.step() was observed{children}"
     lost = _lost(diagnosis, ledgers)

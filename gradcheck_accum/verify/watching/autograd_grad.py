@@ -9,7 +9,7 @@ several, nothing is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -91,16 +91,38 @@ class KeptGradients:
         factors = _factors(gradient, own, roundoff, added_to)
         if factors is None:
             return []
-        used = [position for position, factor in enumerate(factors) if factor]
-        lines = {own[position].where.place for position in used}
-        taken = [
-            (h, factor)
-            for position, (h, factor) in enumerate(zip(own, factors, strict=True))
-            if factor or (used and position < used[0] and h.where.place in lines)
-        ]
+        taken = _with_discarded(list(zip(own, factors, strict=True)))
+        self._remove(taken)
+        return taken
+
+    def take_out(
+        self, factors: Mapping[ReturnedGradients, float], lost: Collection[ReturnedGradients]
+    ) -> list[tuple[ReturnedGradients, float]]:
+        """Remove the gradients that an update uses, each with its factor, and those of ``lost`` as `take` does."""
+        own = [(h, factors.get(h, 0.0)) for h in self._kept if h in factors or h in lost]
+        taken = _with_discarded(own)
+        self._remove(taken)
+        return taken
+
+    def holds(self, gradients: Iterable[ReturnedGradients]) -> bool:
+        """Whether all of these are kept for the next step."""
+        kept = {id(h) for h in self._kept}
+        return all(id(h) in kept for h in gradients)
+
+    def _remove(self, taken: Iterable[tuple[ReturnedGradients, float]]) -> None:
         gone = {id(h) for h, _ in taken}
         self._kept = [h for h in self._kept if id(h) not in gone]
-        return taken
+
+
+def _with_discarded(factors: Sequence[tuple[ReturnedGradients, float]]) -> list[tuple[ReturnedGradients, float]]:
+    """The gradients that are used, and those of their lines that were returned before all of these."""
+    used = [position for position, (_, factor) in enumerate(factors) if factor]
+    lines = {factors[position][0].where.place for position in used}
+    return [
+        (h, factor)
+        for position, (h, factor) in enumerate(factors)
+        if factor or (used and position < used[0] and h.where.place in lines)
+    ]
 
 
 def _factors(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,6 +58,8 @@ class GradientsByHand:
         self._copies = Copies(run.book, ModelsOfWeights(run.book))
         self._asked: _Asked | None = None
         """What ``torch.autograd.grad`` is computing the gradients of."""
+        self.on_returned: Callable[[int, torch.Tensor, ReturnedGradients], object] | None = None
+        """Called with each gradient of a parameter that is returned, and with all that were returned with it."""
         self.unwatched: Location | None = None
         """Where it first computed gradients of what no optimizer has."""
 
@@ -111,20 +113,20 @@ class GradientsByHand:
             return False
         stands: _Stands = {}
         if not any(id(own) in self._book.parameters for own in self._weights(inputs)):
-            stands = self.copies_below(_listed(outputs)) or {}
+            stands = self.copies_below(listed(outputs)) or {}
         if not (stands or any(id(own) in self._book.parameters for own in self._weights(inputs))):
             self.unwatched = self.unwatched or user_location()
             return False
         samples = None
         if is_in_grad_of_samples():
-            of_each = all_samples(_listed(outputs)[0])
+            of_each = all_samples(listed(outputs)[0])
             if of_each is None:
                 return False
             samples = len(of_each)
         self._run.choose_mode()
         tape = self._losses.tape
         tape.through_copies = bool(stands)
-        backward_losses = self._losses.read(_listed(outputs), weights, self._batches.drawn_since, samples=samples)
+        backward_losses = self._losses.read(listed(outputs), weights, self._batches.drawn_since, samples=samples)
         tape.through_copies = False
         if stands and backward_losses.program is None:
             return False
@@ -144,7 +146,7 @@ class GradientsByHand:
         with self._attention.own_work():
             known = [
                 (own, _of_all(gradient, samples))
-                for own, gradient in zip(weights, _listed(gradients), strict=True)
+                for own, gradient in zip(weights, listed(gradients), strict=True)
                 if id(own) in self._book.parameters and gradient is not None
             ]
             squares = {id(own): squared_norm(dense(g.detach())) / backward_losses.reading.scale**2 for own, g in known}
@@ -152,23 +154,26 @@ class GradientsByHand:
         if backward_losses.reading.scale != 1.0:
             kept = {key: own / backward_losses.reading.scale for key, own in kept.items()}
         micro_batch = self._batches.backward(where, backward_losses.program, call_chain())
-        self._kept.add(
-            ReturnedGradients(
-                where,
-                backward_losses,
-                micro_batch,
-                self._batches.current_pass,
-                kept,
-                squares,
-                self._run.given.latest(backward_losses.program),
-            )
+        returned = ReturnedGradients(
+            where,
+            backward_losses,
+            micro_batch,
+            self._batches.current_pass,
+            kept,
+            squares,
+            self._run.given.latest(backward_losses.program),
         )
+        self._kept.add(returned)
+        if self.on_returned is not None:
+            for own, gradient in zip(weights, listed(gradients), strict=True):
+                if id(own) in kept:
+                    self.on_returned(id(own), gradient, returned)
         if not keeps_graph:
             self._losses.next_segment()
 
     def _weights(self, inputs: Any) -> list[torch.Tensor]:
         """What gradients are asked for: inside ``torch.func.grad``, the weights that it was given."""
-        return [self._book.as_weight(given) for given in _listed(inputs)]
+        return [self._book.as_weight(given) for given in listed(inputs)]
 
     def take_in(self, where: Location, *, thoroughly: bool) -> bool:
         """Record the returned gradients that the loop has put into ``.grad``, if there are any."""
@@ -187,14 +192,34 @@ class GradientsByHand:
                 taken = self._kept.take({key: now for key, (now, _) in changed.items()}, roundoff)
                 if taken:
                     self._journal.add(ZeroGrad(where=where, stores=self._book.stores(held)))
+        self._enter_all(taken, where, roundoff)
+        self._book.look(changed if taken else ())
+        return bool(taken)
+
+    def holds(self, gradients: Collection[ReturnedGradients]) -> bool:
+        """Whether all of these were returned since the last step, and are known still."""
+        return self._kept.holds(gradients)
+
+    def enter(
+        self, factors: Mapping[ReturnedGradients, float], lost: Collection[ReturnedGradients], where: Location
+    ) -> None:
+        """Record the returned gradients that the loop uses in an update of its own, ``factors`` times each.
+
+        Those of ``lost`` were added up as well, and are not in it.
+        """
+        taken = self._kept.take_out(factors, lost)
+        keys = {key for returned, _ in taken for key in returned.gradients}
+        roundoff = max((unit_roundoff(self._book.parameters[key].dtype) for key in keys), default=0.0)
+        self._enter_all(taken, where, roundoff)
+
+    def _enter_all(self, taken: Sequence[tuple[ReturnedGradients, float]], where: Location, roundoff: float) -> None:
+        """Record gradients in order, each with how often it is used; those that are not used were discarded."""
         used = next((factor for _, factor in taken if factor), 1.0)
         for position, (returned, factor) in enumerate(taken):
             if factor and position and not taken[position - 1][1]:
                 # Those before it were discarded, and would have had the same factor.
                 self._journal.add(ZeroGrad(where=where, stores=self._book.stores(returned.gradients)))
             self._enter(returned, tidied(factor or used, roundoff), where)
-        self._book.look(changed if taken else ())
-        return bool(taken)
 
     def _enter(self, returned: ReturnedGradients, factor: float, where: Location) -> None:
         """Record one of them, which the loop has put in ``factor`` times."""
@@ -245,7 +270,7 @@ def _of_all(gradient: torch.Tensor, samples: int) -> torch.Tensor:
     return as_outside(gradient) if samples == 1 else as_outside(gradient) * samples
 
 
-def _listed(tensors: Any) -> list[torch.Tensor]:
+def listed(tensors: Any) -> list[torch.Tensor]:
     """Tensors as PyTorch takes and returns them: one, several, or (of some releases) a dictionary of them."""
     if isinstance(tensors, torch.Tensor):
         return [tensors]

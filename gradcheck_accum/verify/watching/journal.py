@@ -118,6 +118,7 @@ class Journal:
         """Forget what was seen before anything was trained; how many backwards that were."""
         backwards = sum(isinstance(event, Backward) for event in self._events)
         self._events.clear()
+        self._measured.clear()
         self._begin()
         return backwards
 

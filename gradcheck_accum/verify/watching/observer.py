@@ -35,10 +35,11 @@ from gradcheck_accum.verify.watching.backwards import Backwards
 from gradcheck_accum.verify.watching.batches import BatchCounter
 from gradcheck_accum.verify.watching.changes import Changes
 from gradcheck_accum.verify.watching.companion import Companion
-from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand
+from gradcheck_accum.verify.watching.gradients_by_hand import GradientsByHand, listed
 from gradcheck_accum.verify.watching.journal import Journal
 from gradcheck_accum.verify.watching.loss_reader import LossReader
 from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
+from gradcheck_accum.verify.watching.returned_updates import UpdatesOfReturned
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.schedules import Schedules
 from gradcheck_accum.verify.watching.step_measuring import StepMeasuring
@@ -101,7 +102,8 @@ class Observer:
             measuring,
             max_windows=max_windows,
         )
-        self.updates = UpdatesByHand(self.run, self.steps)
+        self.returned = UpdatesOfReturned(self.run, self.by_hand, self.steps)
+        self.updates = UpdatesByHand(self.run, self.steps, self.returned)
         if companion is None:
             self.backwards.updates = weakref.ref(self.updates)
         self._is_accompanied = companion is not None
@@ -139,6 +141,8 @@ class Observer:
             return
         if not isinstance(optimizer, UpdateByHand):
             self.backwards.astray += self.updates.give_way()
+            self.returned.other_training()
+            self.returned.why_not = ""
         if self.run.attention.asleep:
             # Its parameters are listened to from the window that is watched next.
             self.run.book.adopt_unseen(optimizer)
@@ -174,6 +178,7 @@ class Observer:
 
     def loop_over(self) -> None:
         """The loop has ended: what it did to gradients by hand after its last call that is watched is seen now."""
+        self.tell(self.returned.finish)
         last = self.run.journal.last
         if last is not None:
             self.tell(self.steps.about_to_clear, self.run.uses.written)
@@ -185,6 +190,10 @@ class Observer:
         """``torch.autograd.grad`` is entered; whether its gradients are those of watched parameters."""
         if self.idle or self.backwards.depth:
             return False
+        if not self._is_accompanied:
+            self.tell(self.returned.grad_begins, listed(inputs))
+            if self.returned.why_not:
+                return False
         return self.by_hand.before(outputs, inputs, weights)
 
     def module_called(self, module: nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -242,6 +251,7 @@ class Observer:
         ``reads`` says whether gradients are read, and not only the events of what is done to them.
         """
         run = self.run
+        self.returned.stop()
         run.journal.restart()
         run.awaited.restart()
         run.clips.forget()

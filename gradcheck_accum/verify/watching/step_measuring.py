@@ -66,20 +66,29 @@ class StepMeasuring:
         self._awaited.save_weights(parameters)
         return measured, shadow
 
-    def made_by_hand(self, optimizer: Optimizer, step: Step, records: list[Record]) -> None:
+    def made_by_hand(
+        self, optimizer: Optimizer, step: Step, records: list[Record], gradients: _Gradients | None = None
+    ) -> None:
         """Measure a step that the loop itself has made, on the parameters of ``optimizer``, which has no part in it.
 
+        ``gradients`` are what it uses, where it uses others than those in ``.grad``.
         The update that it made of the gradient is its own, and no reference run is known to make the same.
         """
         if self.comparer.trajectory is not None:
             self.comparer.trajectory.lost = self.comparer.trajectory.lost or OWN_UPDATES
-        measured, _, _ = self._begun(optimizer, step, records, inside_backward=False)
+        measured, _, _ = self._begun(optimizer, step, records, inside_backward=False, gradients=gradients)
         measured.update = None
         self._awaited.let_go(measured.records)
         self._journal.enter(measured, self._awaited.events())
 
     def _begun(
-        self, optimizer: Optimizer, step: Step, records: list[Record], *, inside_backward: bool
+        self,
+        optimizer: Optimizer,
+        step: Step,
+        records: list[Record],
+        *,
+        inside_backward: bool,
+        gradients: _Gradients | None = None,
     ) -> tuple[Measured, ShadowStep | None, list[torch.Tensor]]:
         """A step that is measured, what its reference would do, and the parameters whose gradients it uses."""
         self._awaited.moved.settle()
@@ -100,7 +109,7 @@ class StepMeasuring:
             measured.unmeasured = INSIDE_BACKWARD if inside_backward else self._why_not(optimizer, measured, parameters)
         if not measured.unmeasured:
             with self._attention.own_work(), thawed(parameters):
-                shadow = self._measure(optimizer, measured, parameters)
+                shadow = self._measure(optimizer, measured, parameters, gradients)
         return measured, shadow, parameters
 
     def after(self, optimizer: Optimizer, measured: Measured, shadow: ShadowStep | None, *, ends_step: bool) -> None:
@@ -142,8 +151,17 @@ class StepMeasuring:
             return NOT_FOLLOWED
         return PUT_IN if any(p.grad is not None for p in parameters) else NO_GRADIENT
 
-    def _measure(self, optimizer: Optimizer, measured: Measured, parameters: list[torch.Tensor]) -> ShadowStep | None:
-        before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
+    def _measure(
+        self,
+        optimizer: Optimizer,
+        measured: Measured,
+        parameters: list[torch.Tensor],
+        gradients: _Gradients | None,
+    ) -> ShadowStep | None:
+        if gradients is None:
+            before, used = self._gradients(optimizer, through_scaler=measured.step.through_scaler)
+        else:
+            before = used = gradients
         clips = self._clips.of(optimizer)
         if clips is not None:
             measured.clips = clips.calls

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch.optim.optimizer import Optimizer
 
-from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step
+from gradcheck_accum.ledger.events import GraphsHeld, Opaque, Reason, Step, WindowBound
 from gradcheck_accum.ledger.location import Location
+from gradcheck_accum.verify.book.held import Held
 from gradcheck_accum.verify.book.interning import Shared
 from gradcheck_accum.verify.book.parameters import parameters_of
 from gradcheck_accum.verify.book.records import Measured, Record
@@ -34,6 +35,19 @@ UNUSED_CLOSURE = (
 
 BY_HAND = "by hand"
 """The name of the optimizer of steps that the loop itself makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfReturned:
+    """What a step by hand uses of gradients that were returned: the ``gradients`` that it uses, by parameter.
+
+    ``rates_alone`` means that all else that it multiplies them by is known, and counts nothing; ``counted_by`` is what
+    the source counted to when it began.
+    """
+
+    gradients: dict[int, Held | None]
+    rates_alone: bool
+    counted_by: WindowBound | None
 
 
 class SeenEnough(BaseException):
@@ -217,11 +231,13 @@ class Steps:
         """Whether a backward is under way."""
         return bool(self._backwards.depth)
 
-    def made_by_hand(self, optimizer: Optimizer, where: Location, *, is_now: bool = False) -> None:
+    def made_by_hand(
+        self, optimizer: Optimizer, where: Location, *, is_now: bool = False, of_returned: OfReturned | None = None
+    ) -> None:
         """Record a step that the loop itself makes, at ``where``, of what waits for ``optimizer``.
 
         ``optimizer`` only says which parameters these are. ``is_now`` means that the step is about to be made, so that
-        the source's counters have their values of it.
+        the source's counters have their values of it. ``of_returned`` is given if it uses returned gradients.
         """
         self._changes.notice(where, is_whole=True)
         own = {id(p) for p in parameters_of(optimizer)}
@@ -230,13 +246,15 @@ class Steps:
             self._journal.add(Opaque(where=where, stores=stores, reason=READ_BETWEEN))
         self._schedules.notice(where)
         callers = [record.called_from for record in self._awaited.of(optimizer)]
+        counted_by = None if of_returned is None else of_returned.counted_by
         step = Step(
             where=where,
             optimizer=BY_HAND,
             stores=stores,
             accumulation_steps=self.accumulation_steps,
-            counted_by=self._counters.at_step(BY_HAND, callers) if is_now else None,
+            counted_by=self._counters.at_step(BY_HAND, callers) if is_now else counted_by,
             by_hand=True,
+            rates_alone=of_returned is not None and of_returned.rates_alone,
             used=self._uses.used,
             unread=self._is_unread(optimizer),
         )
@@ -246,7 +264,7 @@ class Steps:
         self._merge(records, self._counters.counted(step))
         self._journal.add(step)
         self._arrivals.averaging.stepped()
-        self._measuring.made_by_hand(optimizer, step, records)
+        self._measuring.made_by_hand(optimizer, step, records, None if of_returned is None else of_returned.gradients)
         self._is_used(optimizer)
         self._uses.forget()
         self._uses.step_ends(own)

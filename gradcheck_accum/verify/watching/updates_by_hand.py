@@ -15,6 +15,7 @@ import torch
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.watching.manual_updates import OwnSteps, UpdateByHand, weights_below
+from gradcheck_accum.verify.watching.returned_updates import UpdatesOfReturned
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.steps import Steps
 
@@ -22,8 +23,8 @@ from gradcheck_accum.verify.watching.steps import Steps
 class UpdatesByHand:
     """Finds the weights that no optimizer has, and their updates."""
 
-    def __init__(self, run: Run, steps: Steps) -> None:
-        self._run, self._steps = run, steps
+    def __init__(self, run: Run, steps: Steps, returned: UpdatesOfReturned) -> None:
+        self._run, self._steps, self._returned = run, steps, returned
         self._optimizer: UpdateByHand | None = None
         self.steps = 0
         """How many updates were seen."""
@@ -35,6 +36,7 @@ class UpdatesByHand:
         if self._optimizer is not None:
             self.own_steps.backward_at = where
             return
+        self._returned.other_training()
         if self._run.book.optimizers:
             return
         weights = [w for w in weights_below(loss.grad_fn for loss in losses) if w.requires_grad]
