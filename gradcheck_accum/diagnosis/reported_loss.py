@@ -144,7 +144,7 @@ def _kind(account: Account, event: LossShown, accumulation: Collection[Location]
 
 
 def _is_as_weighed(account: Account, event: LossShown) -> bool:
-    """Whether what is shown is the mean of the losses as the objective weighs them, its own coefficients included."""
+    """Whether what is shown is the mean of the losses with the weights of the objective, its coefficients."""
     weighed = [loss.share / (product_of(loss.left_out) or math.inf) for loss in event.losses]
     return account.same(math.fsum(weighed), float(account.steps))
 
