@@ -210,3 +210,50 @@ def test_what_all_of_a_micro_batch_were_compared_with_couples_them(tmp_path: Pat
 def test_what_all_micro_batches_share_couples_none(tmp_path: Path) -> None:
     loss = "(sum((net(x) * 1.5 - y + shift - 0.125) ** 2 for x, y in batch) / count).backward()"
     assert watched(tmp_path, f"shift = torch.tensor(0.25)\n        {loss}").verdict is Verdict.EQUIVALENT
+
+
+EXITS = """
+import torch
+from collections import deque
+from torch import nn
+torch.manual_seed(3)
+torch.set_default_dtype(torch.float64)
+class Exits(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 6), nn.Linear(6, 6)
+        self.exits = nn.ModuleList([nn.Linear(6, 2) for _ in range(2)])
+    def forward(self, x):
+        for stage, leave in zip((self.first, self.second), self.exits):
+            x = torch.tanh(stage(x))
+            yield leave(x)
+net = Exits()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+x, y = torch.randn(28, 5), torch.randint(2, (28,))
+pending, taken = deque(), []
+def settle():
+    mean = sum(pending) / {divisor}
+    optimizer.zero_grad()
+    mean.backward()
+    optimizer.step()
+    pending.clear()
+for epoch in range(2):
+    for rows in torch.randperm(28).split(4):
+        losses = [nn.functional.cross_entropy(logits, y[rows]) for logits in net(x[rows])]
+        pending.append(0.3 * losses[0] + 0.7 * losses[1])
+        if len(pending) >= 3:
+            settle()
+    settle()
+"""
+
+
+def test_losses_of_several_terms_are_listed_and_sent_backward_once(tmp_path: Path) -> None:
+    """Two terms for each of three batches, and of one batch at the end: the list's length counts the batches."""
+    result = watch_source(EXITS.format(divisor="len(pending)"), tmp_path)
+    assert (result.verdict, len(result.windows)) == (Verdict.EQUIVALENT, 6), result.reason
+
+
+def test_a_constant_that_divides_lists_of_losses_is_reported(tmp_path: Path) -> None:
+    """It may be the objective's, as every window has one backward: what it would mean otherwise is in a note."""
+    result = watch_source(EXITS.format(divisor="3"), tmp_path)
+    assert any("by 3 was read as part of the objective" in note for note in result.notes)

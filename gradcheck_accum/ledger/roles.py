@@ -369,6 +369,8 @@ class Evidence:
         terms = point.backward.terms
         one_kind = len({term.kind for term in terms}) == 1
         may_be_mean = one_kind and factor.value is not None and self.same(factor.value * len(terms), 1.0)
+        if any(map(is_length, factor.origins)) and self._is_mean_over_parts(factor, point):
+            return Source.OBJECTIVE
         if names_steps(factor.origins) and not may_be_mean:
             return Source.STEPS
         if not factor.origins.isdisjoint(self.counter) and not self._counts_turns(factor, point):
@@ -406,6 +408,11 @@ class Evidence:
         terms = point.backward.terms
         numbers = len(terms), sum(term.reduction is not Reduction.NONE for term in terms)
         return any(self.same((factor.value or 0.0) * number, 1.0) for number in numbers)
+
+    def _is_mean_over_parts(self, factor: Factor, point: Point) -> bool:
+        """Whether a window of one backward divides by as many as its losses are lists of: several terms for each."""
+        each = (factor.value or 0.0) * len(point.backward.terms)
+        return point.length == point.steps == 1 and each > 1.5 and self.same(each, round(each))
 
     def _counts_the_window(self, factor: Factor, point: Point) -> bool:
         """Whether a factor is 1 over the micro-batches of the window, or K, and not over the rows of the batch."""
