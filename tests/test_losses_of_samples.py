@@ -250,7 +250,7 @@ for epoch in range(2):
 
 
 def test_losses_of_several_terms_are_listed_and_sent_backward_once(tmp_path: Path) -> None:
-    """Three terms for each of three batches, and of one batch of three rows at the end: the length counts the batches."""
+    """Three terms for each of three batches, and of one batch at the end: the length of the list counts the batches."""
     result = watch_source(EXITS.format(divisor="len(pending)"), tmp_path)
     assert (result.verdict, len(result.windows)) == (Verdict.EQUIVALENT, 12), result.reason
 
