@@ -478,3 +478,22 @@ def test_rows_in_unlike_numbers_that_depend_on_each_other_may_be_one_sample(tmp_
     result = watch_source(MOLECULES.format(**given), tmp_path)
     assert result.verdict is not Verdict.EQUIVALENT
     assert "GA901" not in [d.mistake.code for d in result.diagnosis]
+
+
+def test_a_label_that_is_expanded_to_rows_is_none_of_the_rows_of_another(tmp_path: Path) -> None:
+    source = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+model = nn.Linear(5, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+bags = [(torch.randn(2 + i % 3, 5), torch.tensor(i % 3)) for i in range(12)]
+for start in range(0, 12, 4):
+    for tiles, label in bags[start:start + 4]:
+        (nn.functional.cross_entropy(model(tiles), label.expand(len(tiles))) / 4).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    result = watch_source(source, tmp_path)
+    assert len(result.windows) == 3, result.reason

@@ -57,6 +57,6 @@ def are_rows_of_another(tensor: torch.Tensor) -> bool:
 def are_some_rows(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a slice of the rows of another one."""
     whole = tensor._base
-    if whole is None or not tensor.dim():
+    if whole is None or not tensor.dim() == whole.dim() > 0:
         return False
     return tensor.shape[1:] == whole.shape[1:] and len(tensor) < len(whole)
