@@ -409,6 +409,9 @@ def test_graphs_that_are_held_on_and_on() -> None:
     assert codes(closing(1, 2, 3, 3, 2, 3)) == []
     assert codes(closing(4, 4, 4, 4)) == []
     assert codes(closing(1, 2, 1, 2, 1, 2)) == []
+    # One more from the second turn on, and one in every other turn (a policy that is updated less often).
+    assert codes(closing(2, 3, 4, 3, 4, 3, 4)) == []
+    assert codes(closing(2, 3, 4, 2, 3, 4, 2)) == ["GA801"]
 
 
 def test_the_losses_that_variables_still_hold_at_the_steps_of_two_optimizers() -> None:

@@ -51,11 +51,13 @@ def find_held_graphs(ledger: Ledger) -> Iterator[Diagnosis]:
 def _grows(held: list[GraphsHeld]) -> bool:
     """Whether more graphs were held at every one of several steps in a row, until they were let go or the run ended.
 
-    What the loop's variables hold grows too, until each of them holds one. So what is let go has to grow again.
+    What the loop's variables hold grows too, until each of them holds one. So what is let go has to grow again, for as
+    many steps: a variable that is assigned in every other turn goes up and down.
     """
     growing = 1
     for number, (earlier, later) in enumerate(pairwise(held), 2):
-        grows_again = all(after.count > later.count for after in held[number : number + 1])
+        then = held[number - 1 : number - 1 + _STEPS_OF_GROWTH]
+        grows_again = all(after.count > before.count for before, after in pairwise(then))
         if later.count < earlier.count and growing >= _STEPS_OF_GROWTH and grows_again:
             return True
         growing = growing + 1 if later.count > earlier.count else 1
