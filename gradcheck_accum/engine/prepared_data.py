@@ -442,7 +442,7 @@ class _Builder:
                 return tuple(self._placed(item) for item in value)
         return value
 
-    def _number(self, tensor: torch.Tensor, version: int) -> int:
+    def _number(self, tensor: torch.Tensor, version: int | None) -> int:
         place = memory_of(tensor)
         lies = place, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
         key = id(tensor) if place is None else lies
