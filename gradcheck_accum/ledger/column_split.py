@@ -37,10 +37,10 @@ _LARGEST_RATIO = 64.0
 
 
 def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
-    """Whether a number comes from elsewhere in the source than the one that decides on a step."""
-    if not evidence.counter:
+    """Whether a number comes from elsewhere in the source than the one that is known to be K."""
+    if not evidence.known_steps:
         return False
-    named = not is_literal(evidence.counter)
+    named = not is_literal(evidence.known_steps)
     return column.source is Source.NAMED or (column.source is Source.LITERAL and named)
 
 

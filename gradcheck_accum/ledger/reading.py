@@ -323,12 +323,12 @@ def _is_named_elsewhere(column: Column, evidence: Evidence) -> bool:
 def _is_of_another_constant(column: Column, evidence: Evidence) -> bool:
     """Whether a number and the one that decides on a step are known to be two named constants of the source."""
     origins = frozenset[str]().union(*(factor.origins for factor in column.factors))
-    if column.source is not Source.NAMED or is_literal(evidence.counter):
+    if column.source is not Source.NAMED or is_literal(evidence.known_steps):
         return False
     if column.values[0] > 1.0:
         # With a divisor it makes a mean a sum: sizes of the batch may have names of any kind.
         return False
-    return all(any(map(is_place, own)) for own in (origins, evidence.counter))
+    return all(any(map(is_place, own)) for own in (origins, evidence.known_steps))
 
 
 def _as_objective(column: Column) -> Column:
@@ -346,7 +346,7 @@ def _two_readings(contested: Sequence[Column], evidence: Evidence, as_accumulati
     factor = column.factors[0]
     what = f"division by {1 / column.values[0]:.6g}" if column.divides else f"factor {column.values[0]:.6g}"
     where = f" (line {factor.where.line})" if factor.where is not None else ""
-    names = sorted((name_in(o) for o in evidence.counter if not is_place(o)), key=len)
+    names = sorted((name_in(o) for o in evidence.known_steps if not is_place(o)), key=len)
     called = names[0] if names else "the accumulation steps"
     if not column.whole:
         return (

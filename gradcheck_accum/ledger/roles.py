@@ -282,7 +282,8 @@ class Evidence:
     ``same`` says whether two numbers are equal within the precision that they were read in. ``counter`` are the origins
     of the number that decides on a step, where the source shows one, ``lengths`` those of the lengths of the lists that
     are windows; ``states_steps`` means that K is stated. ``quotients`` are what K is computed from. ``counts`` are the
-    numbers that count the windows of another term of the loss, ``held`` the origins of a count that comes to K.
+    numbers that count the windows of another term of the loss, ``held`` the origins of a count that comes to K, and
+    ``named``, where nothing counts to K, those of what divides a loss, or a term of one, and is called K.
     """
 
     points: Sequence[Point]
@@ -293,6 +294,7 @@ class Evidence:
     quotients: frozenset[Quotient] = frozenset()
     counts: Sequence[CountOfWindows] = ()
     held: frozenset[str] = frozenset()
+    named: frozenset[str] = frozenset()
     _kinds: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """For each point, the first that looks the same to all roles, so that equal points are evaluated once."""
 
@@ -300,6 +302,11 @@ class Evidence:
         first: dict[object, int] = {}
         kinds = (first.setdefault(_kind_of(point), at) for at, point in enumerate(self.points))
         object.__setattr__(self, "_kinds", tuple(kinds))
+
+    @property
+    def known_steps(self) -> frozenset[str]:
+        """The origins of the number that is known to be K: what decides on a step, or else what is called K."""
+        return self.counter or self.named
 
     def _distinct(self, column: Column) -> list[tuple[float, Point]]:
         """The values of a column, each with its point; equal pairs once, in the order of their first."""

@@ -291,6 +291,7 @@ class _Reader:
     windows: Sequence[Window]
     steps: int
     counter: frozenset[str]
+    named: frozenset[str]
     lengths: frozenset[str]
     states_steps: bool
     quotients: frozenset[Quotient]
@@ -305,11 +306,12 @@ class _Reader:
         counters = [own for w in windows if (own := _borne_out(w, steps)) is not None]
         counted = frozenset[str]().union(*(own.origins for own in counters))
         lengths = frozenset(filter(is_length, counted)).union(*map(lengths_of_list, windows))
-        counter = counted - lengths | _parts_divided_by(windows) or _named_divisors(windows, steps, same)
+        counter = counted - lengths | _parts_divided_by(windows)
+        named = frozenset[str]() if counter else _named_divisors(windows, steps, same)
         stated = any(window.step is not None and window.step.accumulation_steps for window in windows)
         quotients = frozenset(own.quotient for own in counters if own.quotient is not None)
         held = frozenset[str]().union(*(own.count for own in counters))
-        return cls(windows, steps, counter, lengths, stated, quotients, held, same, coefficient, in_a_run)
+        return cls(windows, steps, counter, named, lengths, stated, quotients, held, same, coefficient, in_a_run)
 
     def read(self, one: Series, every: Sequence[Series]) -> dict[Series, SeriesReading]:
         """The reading of a series, or of each of its places by itself where only these have one, and are right."""
@@ -480,7 +482,14 @@ class _Reader:
     def _evidence(self, one: Series, steps: int, *, leaks: bool = False) -> Evidence:
         points = aligned(_points(one, self.windows, steps, leaks=leaks))
         return Evidence(
-            points, self.same, self.counter, self.lengths, self.states_steps, self.quotients, held=self.held
+            points,
+            self.same,
+            self.counter,
+            self.lengths,
+            self.states_steps,
+            self.quotients,
+            held=self.held,
+            named=self.named,
         )
 
 
