@@ -245,12 +245,11 @@ class Measurer:
             # Micro-batches that have another gradient as one large batch may have been joined in another way than the
             # loop would: samples that depend on each other do so within a micro-batch, too.
             differs = not measured.coupled_modules and not agrees(found)
-            if expected is not None and (
-                found.kind == MICRO_BATCHES or differs or not _can_be_weighted(again, expected)
-            ):
+            is_open = expected is None or found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)
+            if expected is not None and (is_open or differs):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
                 measured.proof = worst([proof] if measured.proof is None else [measured.proof, proof])
-                if measured.proof.reason in (BY_CHANCE if len(places) == 1 else UNSURE):
+                if is_open and measured.proof.reason in (BY_CHANCE if len(places) == 1 else UNSURE):
                     self._unsure[where].append(measured)
                 if proof.coupled is False:
                     # The same code ran in earlier windows: what they did not show was equal by chance.
