@@ -380,44 +380,47 @@ def test_gradients_that_are_only_looked_at_are_no_lost_remainder() -> None:
     assert result.verdict is Verdict.EQUIVALENT, result.reason
 
 
-def learns_to_learn(own: Weights, window: list[Batch], *, second_order: bool) -> None:
+def moved_by_mean(own: Weights, window: list[Batch], gradients_of: Callable[..., Sequence[torch.Tensor]]) -> None:
+    """Subtract the mean of what ``gradients_of`` gives for each micro-batch."""
     total = [torch.zeros_like(w) for w in own]
     for x, y in window:
-        inner = torch.autograd.grad(loss_of(own, x[:2], y[:2]), own, create_graph=second_order)
-        fast = [w - 0.1 * g for w, g in zip(own, inner, strict=True)]
-        for t, g in zip(total, torch.autograd.grad(loss_of(fast, x[2:], y[2:]), own), strict=True):
+        for t, g in zip(total, gradients_of(x, y), strict=True):
             t += g / len(window)
     with torch.no_grad():
         for w, t in zip(own, total, strict=True):
             w.sub_(t, alpha=RATE)
+
+
+def learns_to_learn(own: Weights, window: list[Batch], *, second_order: bool) -> None:
+    def gradients_of(x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
+        inner = torch.autograd.grad(loss_of(own, x[:2], y[:2]), own, create_graph=second_order)
+        fast = [w - 0.1 * g for w, g in zip(own, inner, strict=True)]
+        return torch.autograd.grad(loss_of(fast, x[2:], y[2:]), own)
+
+    moved_by_mean(own, window, gradients_of)
 
 
 def penalized(own: Weights, window: list[Batch]) -> None:
-    total = [torch.zeros_like(w) for w in own]
-    for x, y in window:
+    def gradients_of(x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
         x = x.clone().requires_grad_()
         (slope,) = torch.autograd.grad(loss_of(own, x, y), x, create_graph=True)
-        for t, g in zip(total, torch.autograd.grad(loss_of(own, x, y) + slope.square().sum(), own), strict=True):
-            t += g / len(window)
-    with torch.no_grad():
-        for w, t in zip(own, total, strict=True):
-            w.sub_(t, alpha=RATE)
+        return torch.autograd.grad(loss_of(own, x, y) + slope.square().sum(), own)
+
+    moved_by_mean(own, window, gradients_of)
 
 
 def attacked(own: Weights, window: list[Batch]) -> None:
     """Each micro-batch is moved along its own gradient first, and no weight is."""
-    total = [torch.zeros_like(w) for w in own]
-    for x, y in window:
+
+    def gradients_of(x: torch.Tensor, y: torch.Tensor) -> Sequence[torch.Tensor]:
         noise = torch.zeros_like(x).requires_grad_()
         for _ in range(2):
             (slope,) = torch.autograd.grad(loss_of(own, x + noise, y), noise)
             with torch.no_grad():
                 noise += 0.1 * slope
-        for t, g in zip(total, torch.autograd.grad(loss_of(own, x + noise.detach(), y), own), strict=True):
-            t += g / len(window)
-    with torch.no_grad():
-        for w, t in zip(own, total, strict=True):
-            w.sub_(t, alpha=RATE)
+        return torch.autograd.grad(loss_of(own, x + noise.detach(), y), own)
+
+    moved_by_mean(own, window, gradients_of)
 
 
 def of_two_tasks(own: Weights, window: list[Batch]) -> None:

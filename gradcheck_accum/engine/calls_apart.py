@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.containers import leaves_of, rebuilt
-from gradcheck_accum.engine.factors import SCALES
 from gradcheck_accum.engine.program import Leaf, Produced, Program
+from gradcheck_accum.engine.scalings import RETURNING
 
 
 def turns(program: Program, *, by_place: bool) -> Iterator[int]:
@@ -52,7 +52,7 @@ def use_what_is_their_own(programs: Sequence[Program], parts_of_each: Sequence[S
 
 def _fractions_in(program: Program) -> set[float]:
     """The numbers that are no whole ones, and that a program's calls were given, but for those that scale something."""
-    given = (step[1:3] for step in program.steps if getattr(step[0], "__name__", "") not in SCALES)
+    given = (step[1:3] for step in program.steps if getattr(step[0], "__name__", "") not in RETURNING)
     return {value for own in given for value in leaves_of(own) if type(value) is float and value % 1}
 
 

@@ -13,11 +13,8 @@ from torch import nn
 
 from gradcheck_accum.engine.containers import leaves_of
 from gradcheck_accum.engine.program import Leaf, Produced, Program
+from gradcheck_accum.engine.scalings import DIVIDING, RETURNING
 
-MULTIPLIES = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
-DIVIDES = frozenset({"div", "__truediv__", "divide", "true_divide"})
-SCALES = MULTIPLIES | DIVIDES
-"""Functions that return a tensor times a number, by name."""
 _ADDS = frozenset({"add", "sub", "subtract", "neg", "negative", "__add__", "__radd__", "__sub__", "__neg__"})
 
 
@@ -35,7 +32,7 @@ def factors_in(program: Program) -> set[int]:
         if (own or position in last) and own <= passing and _is_linear(program, position):
             passing.add(position)
     for position, (function, *given, _) in enumerate(program.steps):
-        is_factor = position in passing and _name(function) in SCALES
+        is_factor = position in passing and _name(function) in RETURNING
         held = {value.index for value in leaves_of(given[:2]) if isinstance(value, Leaf)}
         (found if is_factor else elsewhere).update(held)
     return found - elsewhere
@@ -50,7 +47,7 @@ def _is_linear(program: Program, position: int) -> bool:
     if name in _ADDS:
         return True
     made = [isinstance(value, Produced) for value in args]
-    if name not in SCALES or len(args) != 2 or sum(made) != 1 or (name in DIVIDES and not made[0]):
+    if name not in RETURNING or len(args) != 2 or sum(made) != 1 or (name in DIVIDING and not made[0]):
         return False
     return _is_number(program, args[made.index(False)])
 

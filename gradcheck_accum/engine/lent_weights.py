@@ -55,6 +55,11 @@ def stores_of(module: nn.Module) -> list[dict[str, Any]]:
     return _known[module]
 
 
+def has_weights(value: object) -> bool:
+    """Whether something is a module that has weights, trained or not; a criterion has none."""
+    return isinstance(value, nn.Module) and next(value.parameters(), None) is not None
+
+
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a parameter of modules. Where optimizers are known, what they update are weights too."""
     return isinstance(tensor, nn.Parameter)

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.containers import leaves_of
+from gradcheck_accum.engine.lent_weights import has_weights
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.samples import inputs_of
@@ -92,7 +93,7 @@ def differentiated_by(program: Program) -> set[int]:
             continue
         seen.add(value)
         function, args, kwargs, _ = program.steps[value.call]
-        if isinstance(function, nn.Module) and next(function.parameters(), None) is not None:
+        if has_weights(function):
             return set()
         pending += leaves_of((args, kwargs))
     return found

@@ -18,7 +18,7 @@ from gradcheck_accum.engine.checkpoints import Checkpointed
 from gradcheck_accum.engine.containers import Packed, leaves_of, rebuilt, tensors_in
 from gradcheck_accum.engine.graph_nodes import Scaling, note_again
 from gradcheck_accum.engine.left_behind import LeftBehind, listening
-from gradcheck_accum.engine.lent_weights import Lent
+from gradcheck_accum.engine.lent_weights import Lent, has_weights
 from gradcheck_accum.engine.memory import versions_of
 from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
@@ -119,7 +119,7 @@ class Program:
     @property
     def runs_models_once(self) -> bool:
         """Whether it calls modules with weights, and each of them once: all its losses are then of one batch."""
-        models = [module for module in self.modules if next(module.parameters(), None) is not None]
+        models = [module for module in self.modules if has_weights(module)]
         return bool(models) and len({id(module) for module in models}) == len(models)
 
     def lent(self) -> set[int]:

@@ -11,7 +11,7 @@ from gradcheck_accum.engine.containers import taken_apart
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.graph_nodes import scaling_of
 from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
-from gradcheck_accum.engine.lent_weights import steps_weights
+from gradcheck_accum.engine.lent_weights import has_weights, steps_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of, versions_of
 from gradcheck_accum.engine.one_at_a_time import are_rows_of_another, are_some_rows
@@ -178,7 +178,7 @@ def _is_one_by_one(calls: Sequence[Call], preparations: Preparations) -> bool:
 
 def _calls_of_models(calls: Iterable[Call]) -> list[Call]:
     """The calls of modules with weights."""
-    return [c for c in calls if isinstance(c.function, nn.Module) and next(c.function.parameters(), None) is not None]
+    return [call for call in calls if has_weights(call.function)]
 
 
 def _is_made_of(tensor: torch.Tensor, known: Collection[int], makers: Mapping[int, Call]) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.containers import Packed, leaves_of, tensors_in
+from gradcheck_accum.engine.lent_weights import has_weights
 from gradcheck_accum.engine.memory import versions_of
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 
@@ -120,7 +121,7 @@ def _targets_in_batches(program: Program) -> set[int]:
     """The leaves that models were only given in containers, and that calls without weights were given themselves."""
     held, alone, of_losses = set[int](), set[int](), set[int]()
     for function, args, kwargs, _ in program.steps:
-        if not isinstance(function, nn.Module) or next(function.parameters(), None) is None:
+        if not has_weights(function):
             of_losses |= _leaves_in((args, kwargs))
             continue
         for given in (*args, *kwargs.values()):

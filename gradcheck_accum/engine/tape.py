@@ -34,7 +34,7 @@ from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
 from gradcheck_accum.engine.left_behind import is_heard
-from gradcheck_accum.engine.lent_weights import Lent, is_parameter, lent_weights
+from gradcheck_accum.engine.lent_weights import Lent, has_weights, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions_of, written_among
 from gradcheck_accum.engine.one_at_a_time import dimensions_of, takes_one_sample, takes_vectors
@@ -51,6 +51,7 @@ from gradcheck_accum.engine.recorded_calls import (
     memory_of_numbers,
     with_sources,
 )
+from gradcheck_accum.engine.scalings import SCALES
 from gradcheck_accum.engine.transformed import are_transforms_active, as_outside, is_wrapped, outside
 
 _KEPT_GRAPHLESS = 64
@@ -64,22 +65,13 @@ _MOST_OF_ONE_FORWARD = 32
 
 
 def _calls_a_model(segment: Iterable[Call]) -> bool:
-    """Whether a module with weights was called; a criterion has none."""
-    modules = (call.function for call in segment if isinstance(call.function, nn.Module))
-    return any(next(module.parameters(), None) is not None for module in modules)
+    """Whether a module with weights was called."""
+    return any(has_weights(call.function) for call in segment)
 
 
 _BLENDS = frozenset(
     {"add_", "copy_", "lerp_", "mul_", "_foreach_add_", "_foreach_copy_", "_foreach_lerp_", "_foreach_mul_"}
 )
-SCALINGS = frozenset(
-    f"{name}{underscore}"
-    for name in ("div", "divide", "true_divide", "mul", "multiply", "_foreach_div", "_foreach_mul")
-    for underscore in ("", "_")
-)
-"""Functions that multiply or divide tensors, by name."""
-
-_SCALES = SCALINGS | {"__truediv__", "__itruediv__", "__mul__", "__imul__", "__rmul__"}
 CLAMPS = frozenset({"clamp", "clamp_", "clip", "clip_"})
 """Functions that clamp tensors, by name."""
 
@@ -185,7 +177,7 @@ class Tape(TorchFunctionMode):
         if name in _BLENDS and self.on_blend is not None and not self.pauses:
             with torch._C.DisableTorchFunction():
                 self.on_blend(name, args, kwargs)
-        if name in _SCALES and self.on_scale is not None and not (self._depth or self.pauses):
+        if name in SCALES and self.on_scale is not None and not (self._depth or self.pauses):
             with torch._C.DisableTorchFunction():
                 self.on_scale(args[0] if args else None)
         if name in CLAMPS and not (self._depth or self.pauses):
@@ -249,7 +241,7 @@ class Tape(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in CLAMPS and gradients and not self.pauses:
             self._clamps(args, kwargs)
-        if name not in _SCALES or self.pauses:
+        if name not in SCALES or self.pauses:
             return call_from(caller, func, args, kwargs)
         if gradients and self.on_scale is not None:
             with torch._C.DisableTorchFunction():
@@ -524,17 +516,16 @@ class _Pause(AbstractContextManager[None]):
 
 def _is_by_number(function: Callable[..., Any], args: Sequence[Any]) -> bool:
     """Whether a call multiplies or divides by a number."""
-    if len(args) != 2 or getattr(function, "__name__", "") not in _SCALES:
+    if len(args) != 2 or getattr(function, "__name__", "") not in SCALES:
         return False
     return any(type(one) in (int, float) or (isinstance(one, torch.Tensor) and not one.dim()) for one in args)
 
 
 def _is_given_a_model(module: nn.Module, args: Any, kwargs: Any) -> bool:
     """Whether a module has no weights of its own, and is given a module that has some, or a method of one."""
-    if isinstance(module, Checkpointed) or next(module.parameters(), None) is not None:
+    if isinstance(module, Checkpointed) or has_weights(module):
         return False
-    given = (getattr(value, "__self__", value) for value in leaves_of((args, kwargs)))
-    return any(isinstance(one, nn.Module) and next(one.parameters(), None) is not None for one in given)
+    return any(has_weights(getattr(value, "__self__", value)) for value in leaves_of((args, kwargs)))
 
 
 def _place() -> Place:
@@ -570,7 +561,7 @@ class ScalingNotes(TorchFunctionMode):
             return func(*args, **kwargs)
         name, follower = getattr(func, "__name__", ""), self._tape.follower
         if follower is None or self._tape.pauses or not is_followed(follower, name):
-            if name not in _SCALES and name not in CLAMPS:
+            if name not in SCALES and name not in CLAMPS:
                 # Nearly all functions are of this kind.
                 return call_from(sys._getframe(1), func, args, kwargs)
             return self._tape.note_scaling(sys._getframe(1), func, args, kwargs)

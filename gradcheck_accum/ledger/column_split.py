@@ -25,6 +25,7 @@ from gradcheck_accum.ledger.roles import (
     is_mean_of_terms,
     others_have_the_like,
     over_steps,
+    terms_of_data,
 )
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_literal
@@ -46,8 +47,7 @@ def is_from_elsewhere(column: Column, evidence: Evidence) -> bool:
 
 def _terms_of(point: Point) -> int:
     """The number of terms of a loss; a penalty counts only where there is no mean or sum over samples."""
-    terms = point.backward.terms
-    return sum(term.reduction is not Reduction.NONE for term in terms) or len(terms)
+    return terms_of_data(point) or len(point.backward.terms)
 
 
 def _over_terms(point: Point) -> float:

@@ -376,11 +376,13 @@ class Evidence:
         terms = point.backward.terms
         one_kind = len({term.kind for term in terms}) == 1
         may_be_mean = one_kind and factor.value is not None and self.same(factor.value * len(terms), 1.0)
-        if any(map(is_length, factor.origins)) and self._is_mean_over_parts(factor, point):
+        turns = self._turns(factor, point)
+        if any(map(is_length, factor.origins)) and point.steps == 1 and 0 < turns < terms_of_data(point):
+            # The losses of a list, of several terms each.
             return Source.OBJECTIVE
         if names_steps(factor.origins) and not may_be_mean:
             return Source.STEPS
-        if not factor.origins.isdisjoint(self.counter) and not self._counts_turns(factor, point):
+        if not factor.origins.isdisjoint(self.counter) and not turns:
             return Source.STEPS
         if not factor.origins.isdisjoint(self.lengths):
             return Source.STEPS
@@ -404,22 +406,18 @@ class Evidence:
         found = any(is_place(o) or is_computed(o) or "." in o or "[" in o for o in named)
         return Source.NAMED if found and not all(map(is_computed, factor.origins)) else Source.UNSEEN
 
-    def _counts_turns(self, factor: Factor, point: Point) -> bool:
-        """Whether a factor divides by as many turns as may have gathered the terms of its window's only backward."""
-        terms = len(point.backward.terms)
-        turns = (n for n in range(2, terms + 1) if self.same((factor.value or 0.0) * n, 1.0))
-        return point.length == 1 and any(map(point.backward.gathers, turns))
+    def _turns(self, factor: Factor, point: Point) -> int:
+        """How many turns may have gathered the terms of a window's only backward, if a factor divides by them, or 0."""
+        if point.length != 1 or factor.value is None:
+            return 0
+        numbers = range(2, len(point.backward.terms) + 1)
+        turns = next((n for n in numbers if self.same(factor.value * n, 1.0)), 0)
+        return turns if point.backward.gathers(turns) else 0
 
     def _counts_the_terms(self, factor: Factor, point: Point) -> bool:
         """Whether a factor is 1 over the number of the loss's terms, penalties included or not."""
-        terms = point.backward.terms
-        numbers = len(terms), sum(term.reduction is not Reduction.NONE for term in terms)
+        numbers = len(point.backward.terms), terms_of_data(point)
         return any(self.same((factor.value or 0.0) * number, 1.0) for number in numbers)
-
-    def _is_mean_over_parts(self, factor: Factor, point: Point) -> bool:
-        """Whether a window of one backward divides by as many as its losses are lists of: several terms for each."""
-        each = (factor.value or 0.0) * len(point.backward.terms)
-        return point.length == point.steps == 1 and each > 1.5 and self.same(each, round(each))
 
     def _counts_the_window(self, factor: Factor, point: Point) -> bool:
         """Whether a factor is 1 over the micro-batches of the window, or K, and not over the rows of the batch."""
@@ -578,6 +576,11 @@ class Evidence:
 
     def _is_whole(self, window: Sequence[int], product: Sequence[float]) -> bool:
         return self.same(math.fsum(product[i] for i in window), float(self.points[window[0]].divisor))
+
+
+def terms_of_data(point: Point) -> int:
+    """How many terms a loss has, without penalties."""
+    return sum(term.reduction is not Reduction.NONE for term in point.backward.terms)
 
 
 def _kind_of(point: Point) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gradcheck_accum.ledger.events import Factor, Listed, Reduction, WindowBound
@@ -307,16 +308,11 @@ def _hook(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dic
     return Symbol()
 
 
-def _hook_before_steps(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return _hook_on_steps(optimizer_called_on(run, node, base), [*args, *kwargs.values()], is_before=True)
-
-
-def _hook_after_steps(run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return _hook_on_steps(optimizer_called_on(run, node, base), [*args, *kwargs.values()], is_before=False)
-
-
-def _hook_on_steps(optimizer: v.Optimizer | None, given: list[Any], *, is_before: bool) -> Any:
+def _hook_on_steps(
+    run: State, node: syntax.Call, base: Any, args: list[Any], kwargs: dict[str, Any], *, is_before: bool
+) -> Any:
     """An optimizer is given a function that each of its steps calls."""
+    optimizer, given = optimizer_called_on(run, node, base), [*args, *kwargs.values()]
     if optimizer is None or not given:
         return NotImplemented
     (optimizer.before if is_before else optimizer.after).append(given[0])
@@ -335,8 +331,8 @@ METHODS: dict[str, Callable[[State, syntax.Call, Any, list[Any], dict[str, Any]]
     "scale": _scale,
     "scale_loss": _scale_apart,
     "register_hook": _hook,
-    **dict.fromkeys(HOOKS_BEFORE_STEPS, _hook_before_steps),
-    **dict.fromkeys(HOOKS_AFTER_STEPS, _hook_after_steps),
+    **dict.fromkeys(HOOKS_BEFORE_STEPS, partial(_hook_on_steps, is_before=True)),
+    **dict.fromkeys(HOOKS_AFTER_STEPS, partial(_hook_on_steps, is_before=False)),
     **dict.fromkeys(PARAMETERS, _parameters),
     **dict.fromkeys(PAUSES, _pause),
     **dict.fromkeys(CLIPS, _clip_method),

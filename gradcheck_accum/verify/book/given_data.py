@@ -10,11 +10,11 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.data import default_collate
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradcheck_accum.engine.containers import leaves_of, tensors_in
+from gradcheck_accum.engine.lent_weights import has_weights
 from gradcheck_accum.engine.memory import is_plain, version_of
 from gradcheck_accum.engine.program import Leaf, Program
 from gradcheck_accum.ledger.location import Location
@@ -157,7 +157,7 @@ class GivenData:
 def _calls_of(program: Program) -> Iterator[DataOfCall]:
     """The data of each call of a module with weights in a program, where it was called on data."""
     for function, args, kwargs, _ in program.steps:
-        if isinstance(function, nn.Module) and next(function.parameters(), None) is not None:
+        if has_weights(function):
             given = (leaf.index for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Leaf))
             own = ((program.leaves[index], program.versions[index]) for index in given)
             data = tuple(_place(tensor, version) for tensor, version in own if not tensor.requires_grad)

@@ -64,24 +64,23 @@ def by_large_batch(
             return JudgedWindow(Verdict.INCONCLUSIVE, f"{again}: {_STATEFUL}", numbers)
         if open_question and not is_coupled(measured, reference.terms, apart.allowed * reference.addends.total):
             return JudgedWindow(Verdict.INCONCLUSIVE, f"{open_question}, and {_DIFFERENT}", numbers)
-        if _may_be_groups(window):
-            return JudgedWindow(Verdict.INCONCLUSIVE, _OF_GROUPS, numbers)
-        if not _is_shown_by_samples(measured):
-            return JudgedWindow(Verdict.INCONCLUSIVE, _only_joined(measured), numbers)
-        return JudgedWindow(
-            Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, _coupling(measured, apart.distance, apart.allowed), numbers
-        )
+        return _coupled(window, _coupling(measured, apart.distance, apart.allowed), numbers)
     if not any(one_by_one):
         return JudgedWindow(Verdict.EQUIVALENT, "", numbers, apart.distance)
-    if measured.coupled_chunks is not None and _may_be_groups(window):
-        return JudgedWindow(Verdict.INCONCLUSIVE, _OF_GROUPS, numbers)
-    if measured.coupled_chunks is not None and not _is_shown_by_samples(measured):
-        return JudgedWindow(Verdict.INCONCLUSIVE, _only_joined(measured), numbers)
     if measured.coupled_chunks is not None:
         reason = _coupling(measured, *measured.coupled_chunks, "a part of the large batch", "its halves'")
-        return JudgedWindow(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
+        return _coupled(window, reason, numbers)
     found = JudgedWindow(Verdict.EQUIVALENT, measured.replay_problem, numbers, apart.distance)
     return _without_large_batch(window, options, found, open_question)
+
+
+def _coupled(window: MeasuredWindow, reason: str, numbers: Numbers) -> JudgedWindow:
+    """The verdict where a large batch, or a part of it, has another gradient than what it was joined from."""
+    if _may_be_groups(window):
+        return JudgedWindow(Verdict.INCONCLUSIVE, _OF_GROUPS, numbers)
+    if not _is_shown_by_samples(window.measured):
+        return JudgedWindow(Verdict.INCONCLUSIVE, _only_joined(window.measured), numbers)
+    return JudgedWindow(Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, reason, numbers)
 
 
 def _without_large_batch(

@@ -76,11 +76,15 @@ _WEIGHTS_DIFFER = "its micro-batches ran with different weights, which were chan
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The gradients of a replay, by parameter, once or for each micro-batch; the rest is as in `Replay`."""
+    """The gradients of a replay, by parameter, once or for each micro-batch; the rest is as in `Replay`.
+
+    ``differs`` means that it is a large batch which was seen not to match the sum of its micro-batches.
+    """
 
     kind: str
     gradients: Sequence[Sequence[torch.Tensor]]
     coefficients: tuple[float | None, ...] = ()
+    differs: bool = False
 
 
 @dataclass(slots=True)
@@ -227,7 +231,8 @@ class Measurer:
                 again = Replay(own, list(range(len(replayed))), found.kind, found.coefficients)
                 return expected is None or _agrees(measured, again, replayed, vectors, parameters, expected)
 
-            if key not in self._replayed:
+            is_new = key not in self._replayed
+            if is_new:
                 try:
                     found = self._run(measured, where, known, wanted, agrees)
                 except CannotReplay as error:
@@ -244,7 +249,8 @@ class Measurer:
             measured.replays.append(again)
             # Micro-batches that have another gradient as one large batch may have been joined in another way than the
             # loop would: samples that depend on each other do so within a micro-batch, too.
-            differs = not measured.coupled_modules and not agrees(found)
+            # One that was made for another optimizer was compared in that one's weights alone.
+            differs = not measured.coupled_modules and (found.differs if is_new else not agrees(found))
             is_open = expected is None or found.kind == MICRO_BATCHES or not _can_be_weighted(again, expected)
             if expected is not None and (is_open or differs):
                 proof = self._prove(where, known, wanted, measured.compute_dtype)
@@ -368,7 +374,7 @@ class Measurer:
         self._searches[where] += 1
         if self._searches[where] >= _SEARCHES:
             self._layouts[where] = Layout()
-        return first
+        return replace(first, differs=True)
 
     def _are_single_samples(self, programs: list[Program], parameters: list[torch.Tensor]) -> bool:
         if len(programs) < 2 or not is_without_samples_dimension(programs):

@@ -13,6 +13,7 @@ from types import FrameType
 
 import torch
 
+from gradcheck_accum.engine.scalings import DIVIDING, MULTIPLYING
 from gradcheck_accum.ledger.stated_names import (
     LOSSES,
     NAMES_THAT_MAY_BE_STEPS,
@@ -25,14 +26,13 @@ from gradcheck_accum.ledger.stated_names import (
     names_steps,
 )
 from gradcheck_accum.verify.provenance.following import Place, place_of, sources_of
+from gradcheck_accum.verify.provenance.operands import operands_of_operator
 from gradcheck_accum.verify.provenance.origins import Origins, size_asked
 from gradcheck_accum.verify.provenance.readable import value_of
 from gradcheck_accum.verify.provenance.syntax import syntax_of
 
 _MOST_NAMES = 6
 """The number of names that a number is followed through, each computed from the one before."""
-
-_SCALINGS = frozenset({"mul", "mul_", "multiply", "multiply_", "div", "div_", "divide", "divide_", "true_divide"})
 
 
 class Counts(Enum):
@@ -67,19 +67,13 @@ def counted_by_number(frame: FrameType) -> Counts:
 def _candidates(node: ast.AST) -> list[ast.expr]:
     """What may be the number: the divisor of a quotient, both sides of a product, ``alpha``, a share."""
     match node:
-        case ast.BinOp(op=ast.Div()):
-            return [node.right]
-        case ast.BinOp(op=ast.Mult()):
-            return [node.left, node.right]
-        case ast.AugAssign(op=ast.Div() | ast.Mult()):
-            return [node.value]
         case ast.Call(keywords=keywords) if named := [own.value for own in keywords if own.arg == "alpha"]:
             return named
-        case ast.Call(func=ast.Attribute(attr=method), args=[*_, number]) if method in _SCALINGS:
+        case ast.Call(func=ast.Attribute(attr=method), args=[*_, number]) if method in MULTIPLYING | DIVIDING:
             return [number]
         case ast.Call(func=ast.Attribute(attr="lerp" | "lerp_"), args=args, keywords=keywords):
             return [own.value for own in keywords if own.arg == "weight"] or args[-1:]
-    return []
+    return operands_of_operator(node)
 
 
 def _parts(node: ast.expr, place: Place, names: int) -> Iterator[Counts]:

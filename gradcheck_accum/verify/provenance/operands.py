@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 import torch
 
 from gradcheck_accum.engine.graph_nodes import Part
-from gradcheck_accum.engine.tape import SCALINGS
+from gradcheck_accum.engine.scalings import SCALINGS
 from gradcheck_accum.ledger.stated_names import DATA, is_total
 from gradcheck_accum.verify.provenance.following import Place, Sources, place_of, sources_of
 from gradcheck_accum.verify.provenance.origins import Origins, size_asked
@@ -230,13 +230,19 @@ def _is_scaling(node: ast.AST) -> bool:
 def _operands(node: ast.AST) -> list[ast.expr]:
     """The candidates for the number: the divisor of a quotient, both sides of a product."""
     match node:
+        case ast.Call(func=ast.Attribute(attr=method)) if method in SCALINGS:
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "other"]
+            return named or (node.args if "mul" in method else node.args[-1:])
+    return operands_of_operator(node)
+
+
+def operands_of_operator(node: ast.AST) -> list[ast.expr]:
+    """The same where it is written with an operator; empty otherwise."""
+    match node:
         case ast.BinOp(op=ast.Div()):
             return [node.right]
         case ast.BinOp(op=ast.Mult()):
             return [node.left, node.right]
         case ast.AugAssign(op=ast.Div() | ast.Mult()):
             return [node.value]
-        case ast.Call(func=ast.Attribute(attr=method)) if method in SCALINGS:
-            named = [keyword.value for keyword in node.keywords if keyword.arg == "other"]
-            return named or (node.args if "mul" in method else node.args[-1:])
     return []

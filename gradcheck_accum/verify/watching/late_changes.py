@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from gradcheck_accum.engine.memory import memory_of
-from gradcheck_accum.engine.tape import CLAMPS, SCALINGS
+from gradcheck_accum.engine.scalings import SCALINGS
+from gradcheck_accum.engine.tape import CLAMPS
 from gradcheck_accum.engine.tolerance import multiple_of, unit_roundoff
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.book.gradient_book import GradientBook

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -134,6 +135,7 @@ class LossReader:
         numbers = [own.number for own in given]
         self._note_precision(losses)
 
+        @cache
         def recorded() -> Program | None:
             originals = [self._unscaled.get(id(loss), (None, loss))[1] for loss in summed]
             with self.tape.paused():
@@ -146,9 +148,9 @@ class LossReader:
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None
             return BackwardLosses(replace(reading, terms=terms), program, unknown, presumed)
-        of_samples = with_losses_of_samples(reading, lambda: program or recorded())
-        if has_a_term_per_batch(reading, drawn, lambda: program or recorded()):
-            one_by_one = are_of_samples_one_by_one(drawn, program or recorded())
+        of_samples = with_losses_of_samples(reading, recorded)
+        if has_a_term_per_batch(reading, drawn, recorded):
+            one_by_one = are_of_samples_one_by_one(drawn, recorded())
             if one_by_one or all(term.samples or term.reduction is Reduction.NONE for term in of_samples.terms):
                 # What divides them may show what they are, when the window is known.
                 terms = tuple(
@@ -159,7 +161,7 @@ class LossReader:
             return BackwardLosses(
                 replace(reading, terms=_of_unknown_weight(reading.terms)), program, TERMS_OR_MICRO_BATCHES, presumed
             )
-        one_batch = is_of_one_batch(reading, lambda: program or recorded())
+        one_batch = is_of_one_batch(reading, recorded)
         return BackwardLosses(of_samples, program, presumed=presumed, of_one_batch=one_batch)
 
     def _note_precision(self, losses: Sequence[torch.Tensor]) -> None:

@@ -18,6 +18,7 @@ import torch
 from gradcheck_accum.engine.containers import tensors_in
 from gradcheck_accum.engine.following import WRITE_DATA
 from gradcheck_accum.engine.memory import may_write, memory_of, version_of
+from gradcheck_accum.engine.scalings import DIVIDING, MULTIPLYING
 from gradcheck_accum.engine.tolerance import unit_roundoff
 from gradcheck_accum.verify.book.parameters import ParameterBook
 from gradcheck_accum.verify.provenance.numbers_of_updates import Counts, counted_by_number
@@ -29,8 +30,6 @@ _READ_DATA = vars(torch._C.TensorBase)["data"].__get__
 
 _ADDING = {"add": 1.0, "__add__": 1.0, "__radd__": 1.0, "__iadd__": 1.0, "add_": 1.0}
 _SUBTRACTING = {"sub": -1.0, "__sub__": -1.0, "__isub__": -1.0, "sub_": -1.0, "subtract": -1.0, "subtract_": -1.0}
-_MULTIPLYING = frozenset({"mul", "mul_", "multiply", "multiply_", "__mul__", "__rmul__", "__imul__"})
-_DIVIDING = frozenset({"div", "div_", "divide", "divide_", "true_divide", "__truediv__", "__itruediv__"})
 _KEEPING = frozenset({"clone", "detach", "contiguous"})
 _SUMS = {**_ADDING, **_SUBTRACTING}
 
@@ -187,8 +186,8 @@ class ReturnedSums:
         if name in ("neg", "neg_", "__neg__") and len(args) == 1 and not others:
             return _times(self._of(args[0]), Number(-1.0))
         if len(args) == 2 and not others:
-            if name in _MULTIPLYING or name in _DIVIDING:
-                return self._scaled(args[0], args[1], divides=name in _DIVIDING)
+            if name in MULTIPLYING or name in DIVIDING:
+                return self._scaled(args[0], args[1], divides=name in DIVIDING)
             if name in _SUMS:
                 return self._added(args[0], args[1], _SUMS[name], kwargs.get("alpha", 1))
         if name in ("lerp", "lerp_"):

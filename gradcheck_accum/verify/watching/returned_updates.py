@@ -150,17 +150,12 @@ class UpdatesOfReturned:
 
     def _forget(self) -> None:
         """Forget all that was seen of these weights."""
-        run, own = self._run, self._optimizer
+        own = self._optimizer
         self._let_go()
         if own is None:
             return
         self._by_hand.forget(set(self._keys))
-        run.journal.begin_again()
-        run.book.dismiss(own)
-        run.awaited.restart()
-        run.clips.forget()
-        run.book.look(run.book.parameters)
-        run.book.close_part()
+        self._run.dismiss(own)
 
     def _let_go(self) -> None:
         """Follow nothing any more."""

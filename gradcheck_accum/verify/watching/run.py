@@ -15,6 +15,7 @@ from gradcheck_accum.verify.watching.awaited import Awaited
 from gradcheck_accum.verify.watching.batches import BatchCounter
 from gradcheck_accum.verify.watching.journal import Journal
 from gradcheck_accum.verify.watching.loss_reader import LossReader
+from gradcheck_accum.verify.watching.manual_updates import UpdateByHand
 from gradcheck_accum.verify.watching.uses_by_hand import UsesByHand
 
 
@@ -46,3 +47,13 @@ class Run:
             self.book.begin_sketches()
         # What computes the losses stays recorded where it was: it tells which of them are of one batch.
         self.measurer.replays = self.mode.replays
+
+    def dismiss(self, optimizer: UpdateByHand) -> int:
+        """Forget all that was seen of weights that were taken for those of an update by hand; how many backwards."""
+        begun = self.journal.begin_again()
+        self.book.dismiss(optimizer)
+        self.awaited.restart()
+        self.clips.forget()
+        self.book.look(self.book.parameters)
+        self.book.close_part()
+        return begun

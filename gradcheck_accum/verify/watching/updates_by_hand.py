@@ -68,12 +68,7 @@ class UpdatesByHand:
         if own is None or self.steps:
             return 0
         self._optimizer = None
-        begun = run.journal.begin_again()
-        run.book.dismiss(own)
-        run.awaited.restart()
-        run.clips.forget()
-        run.book.look(run.book.parameters)
-        run.book.close_part()
+        begun = run.dismiss(own)
         run.uses.on_write = None
         run.uses.forget()
         return begun
