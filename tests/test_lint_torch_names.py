@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gradcheck_accum.lint
-from gradcheck_accum.engine.tape import SCALINGS
+from gradcheck_accum.engine.scalings import SCALINGS
 from gradcheck_accum.lint import lint_source
 from gradcheck_accum.lint.program import torch_names
 from gradcheck_accum.lint.program.names import Effect
