@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -322,3 +323,90 @@ def test_autocast_inside_a_model_is_not_taken_for_coupling() -> None:
     result = in_eights(CastsItself(), batches(16))
     assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
     assert "as one large batch" in result.reference.kind
+
+
+@pytest.mark.parametrize("written", ["half of its length", "split", "its end"])
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_a_batch_that_the_loop_splits_in_halves_of_its_own_length(written: str, pairs: int) -> None:
+    # Preferences: what was chosen first, what was rejected after it, so the large batch has all the chosen first.
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+
+    def loss(model: nn.Module, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
+        scores = model(torch.cat([chosen, rejected])).squeeze(1)
+        half = len(scores) // 2
+        if written == "split":
+            better, worse = scores.split([half, half])
+        else:
+            better, worse = scores[:half], scores[half:] if written == "its end" else scores[-half:]
+        return -F.logsigmoid(0.3 * (better - worse)).mean()
+
+    data = [(torch.randn(pairs, 6), torch.randn(pairs, 6)) for _ in range(8)]
+    result = trained(model, data, loss, steps=4)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+    assert "as one large batch" in result.reference.kind
+
+
+def test_halves_of_a_batch_whose_samples_are_compared_with_each_other() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+
+    def loss(model: nn.Module, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        both = F.normalize(model(torch.cat([first, second])), dim=1)
+        half = len(both) // 2
+        return F.cross_entropy(both[:half] @ both[half:].T / 0.2, torch.arange(half))
+
+    data = [(torch.randn(3, 6), torch.randn(3, 6)) for _ in range(8)]
+    result = trained(model, data, loss, steps=4)
+    assert result.verdict is Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION
+
+
+def test_what_takes_the_same_number_of_rows_of_each_batch_is_no_half_of_it() -> None:
+    # Of every batch, however long, its two first rows against the others.
+    torch.manual_seed(0)
+    model = nn.Linear(6, 1)
+
+    def loss(model: nn.Module, x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        scores = model(x).squeeze(1)
+        return F.softplus(scores[2:].logsumexp(0) - scores[:2].mean())
+
+    data = [(torch.randn(5, 6), torch.randn(5, 6)) for _ in range(8)]
+    result = trained(model, data, loss, steps=4)
+    assert result.verdict is not Verdict.EQUIVALENT
+
+
+class Ragged(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 5), nn.Linear(5, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.words(words).mean(1))
+        return scores
+
+
+def test_windows_that_could_not_be_joined_are_let_go_at_once() -> None:
+    # Of unlike lengths, micro-batches do not make one batch; nothing waits for Python to collect garbage all the same.
+    torch.manual_seed(0)
+    model = Ragged()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gc.collect()
+    gc.disable()
+    try:
+        with observe() as observation:
+            for i in range(48):
+                words, y = torch.randint(0, 9, (ROWS, 3 + i % 5)), torch.randint(0, 3, (ROWS,))
+                (F.cross_entropy(model(words), y) / 4).backward()
+                if i % 4 == 3:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            garbage = [one for one in gc.garbage if type(one) is torch.Tensor]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    result = observation.result()
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+    assert garbage == []

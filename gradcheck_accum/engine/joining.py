@@ -3,12 +3,13 @@
 Loops lay out their batches in a few ways: samples along the first dimension, or along the second if time comes first,
 in equal parts whose rows correspond (instance and prior images, anchors and positives), or as graphs whose nodes are
 numbered. States of recurrent layers always have them along the second. If calls were given sizes that follow the number
-of rows (a learned prompt expanded to ``len(x)``), a larger batch would have given them larger ones.
+of rows (a learned prompt expanded to ``len(x)``), or split rows there (``chosen = scores[: len(scores) // 2]``), a
+larger batch would have given them larger ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,8 @@ class Layout:
     ``counts_on`` says that integers which number a micro-batch's rows (0, 1, 2, ...) continue to number the large
     batch's rows, like the labels of in-batch negatives. Labels of few samples may be 0, 1, 2 by chance. ``states`` says
     that leaves which have no rows along the first dimension have them along the second, ``sizes`` that the first sizes
-    that calls were given are multiples of the number of rows, ``graphs`` that rows are nodes, whose numbers continue.
+    that calls were given, or the rows at which the loop splits a tensor, are multiples of the number of rows,
+    ``graphs`` that rows are nodes, whose numbers continue.
     Of several square leaves with a row for each node, only the one at the place ``relation`` relates the nodes; each of
     them does if it is None. Others have as many columns by coincidence.
     """
@@ -49,7 +51,8 @@ class Layout:
 
 LAYOUTS = (
     *(Layout(), Layout(counts_on=False), Layout(parts=2), Layout(parts=3), Layout(dimension=1)),
-    *(Layout(states=True), Layout(sizes=True), Layout(graphs=True)),
+    *(Layout(states=True), Layout(sizes=True), Layout(parts=2, sizes=True), Layout(parts=3, sizes=True)),
+    Layout(graphs=True),
     *(Layout(graphs=True, relation=place) for place in range(3)),
 )
 """The most common one first."""
@@ -263,16 +266,15 @@ def with_all_rows(programs: Sequence[Program], layout: Layout) -> Program:
     rows = rows_of(programs, layout)
     if rows is None:
         raise ValueError("the micro-batches' rows cannot be identified")
-    total = sum(rows)
     steps, followed = list(first.steps), 0
-    for index, (function, args, kwargs, autocast) in enumerate(first.steps):
-        sizes = [_first_size(program.steps[index]) for program in programs]
-        if len(args) < 2 or min(rows) < 2 or not _follow(sizes, rows):
+    for index, (function, *_, autocast) in enumerate(first.steps):
+        each = [_numbers_of_rows(program.steps[index]) for program in programs]
+        # A single row divides every number; where a batch has parts, what splits it in these is meant.
+        if not each[0] or (min(rows) < 2 and layout.parts < 2) or not _all_follow(each, rows):
             continue
-        size = (sizes[0] or 0) // rows[0] * total
-        given = (size, *args[2:]) if isinstance(args[1], int) else (type(args[1])((size, *args[1][1:])), *args[2:])
-        steps[index] = function, (args[0], *given), kwargs, autocast
-        followed += 1
+        args, kwargs = _with_numbers_of_rows(first.steps[index], lambda number: number // rows[0] * sum(rows))
+        steps[index] = function, args, kwargs, autocast
+        followed += len(each[0])
     if not followed:
         raise ValueError("no size that its calls were given follows its rows")
     differing = [each for each in zip(*(program.constants for program in programs), strict=True) if len({*each}) > 1]
@@ -281,12 +283,46 @@ def with_all_rows(programs: Sequence[Program], layout: Layout) -> Program:
     return replace(first, steps=steps)
 
 
-def _first_size(step: tuple[Any, Any, Any, Any]) -> int | None:
-    function, args, *_ = step
-    if getattr(function, "__name__", "") not in _SIZED or len(args) < 2:
-        return None
-    size = args[1][0] if isinstance(args[1], (list, tuple)) and args[1] else args[1]
-    return size if type(size) is int and size > 0 else None
+def _all_follow(each: Sequence[Sequence[int]], rows: Sequence[int]) -> bool:
+    same = len({len(numbers) for numbers in each}) == 1
+    return same and all(_follow(numbers, rows) for numbers in zip(*each, strict=True))
+
+
+def _numbers_of_rows(step: tuple[Any, Any, Any, Any]) -> list[int]:
+    """The numbers among a call's arguments that may be numbers of rows: its first size, or where it splits rows."""
+    found: list[int] = []
+
+    def note(number: int) -> int:
+        found.append(number)
+        return number
+
+    _with_numbers_of_rows(step, note)
+    return found
+
+
+def _with_numbers_of_rows(step: tuple[Any, Any, Any, Any], instead: Callable[[int], int]) -> tuple[Any, Any]:
+    """A call's arguments, with other numbers ``instead`` of those that may be numbers of rows."""
+    function, args, kwargs, _ = step
+    name = getattr(function, "__name__", "")
+    if len(args) < 2 or kwargs.get("dim", 0):
+        return args, kwargs
+
+    def one(number: Any) -> Any:
+        return instead(number) if type(number) is int and number else number
+
+    given, *more = args[1:]
+    if name in _SIZED and isinstance(given, (list, tuple)) and given:
+        given = type(given)((one(given[0]), *given[1:])) if given[0] != -1 else given
+    elif name in _SIZED:
+        given = one(given) if given != -1 else given
+    elif name == "split" and not any(more):
+        given = [one(length) for length in given] if isinstance(given, (list, tuple)) else one(given)
+    elif name == "__getitem__":
+        first, *others = given if isinstance(given, tuple) and given else (given,)
+        if isinstance(first, slice):
+            first = slice(one(first.start), one(first.stop), first.step)
+            given = (first, *others) if isinstance(given, tuple) else first
+    return (args[0], given, *more), kwargs
 
 
 def _follow(numbers: Sequence[object], rows: Sequence[int]) -> bool:

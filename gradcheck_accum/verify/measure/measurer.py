@@ -337,7 +337,7 @@ class Measurer:
             raise CannotReplay("each micro-batch is a separate task, whose loss includes a step on the weights")
         known = self._layouts.get(where)
         first: _Found | None = None
-        problem: CannotReplay | None = None
+        problem = ""  # in words: the error itself would hold this frame, with the window's data, in a cycle
         # What other windows were found in comes first; in some, a number may look like a number of rows by chance.
         likely = () if known is None else (known, replace(known, counts_on=not known.counts_on))
         for layout in likely if self._searches[where] >= _SEARCHES else dict.fromkeys((*likely, *LAYOUTS)):
@@ -346,7 +346,7 @@ class Measurer:
             except (CoupledChunks, DoesNotFit):
                 raise
             except CannotReplay as error:
-                problem = problem or error
+                problem = problem or str(error)
                 continue
             if agrees(found):
                 self._layouts[where] = layout
@@ -368,7 +368,7 @@ class Measurer:
         if first is not None and any(program.by_position for program in programs):
             raise CannotReplay("the loop splits its batches by the positions of their samples")
         if first is None:
-            raise problem or CannotReplay("its data could not be concatenated")
+            raise CannotReplay(problem or "its data could not be concatenated")
         if self._searches[where] < _SEARCHES and not is_repeatable():
             raise CannotReplay("the model keeps state between its calls")
         self._searches[where] += 1

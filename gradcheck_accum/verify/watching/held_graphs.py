@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 _COLLECTIONS = 4
-"""How often garbage is collected where more and more graphs seem to be held: as often as it takes to be sure of it."""
+"""How often garbage is collected where more and more graphs seem to be held: it takes as long as many steps."""
 
 _USUAL = 2
 """A loop's last loss is still in its variable, and often the one before is too: no reason to collect garbage."""
@@ -27,6 +27,8 @@ class HeldGraphs:
         self._held = 1
         """How many were held at the last count: the last loss mostly has a name when its step comes."""
         self._collections = _COLLECTIONS
+        self._was_garbage = False
+        """Whether the last collection freed any: others may be garbage, too."""
 
     def mark(self, node: Any) -> None:
         """Follow the graph that holds ``node`` from here on."""
@@ -39,13 +41,18 @@ class HeldGraphs:
         self._marks.clear()
 
     def count(self) -> int:
-        """How many are held now."""
+        """How many are held now, or were at the last count if the others may be garbage."""
         self._drop_gone()
-        if len(self._marks) > max(self._held, _USUAL) and self._collections:
-            # A graph may be held by nothing but a cycle through itself (an autograd function written in Python).
-            self._collections -= 1
-            gc.collect()
-            self._drop_gone()
+        if len(self._marks) > max(self._held, _USUAL):
+            if self._collections:
+                # A graph may be held by nothing but a cycle through itself (an autograd function written in Python).
+                self._collections -= 1
+                before = len(self._marks)
+                gc.collect()
+                self._drop_gone()
+                self._was_garbage = len(self._marks) < before
+            elif self._was_garbage:
+                return self._held
         self._held = len(self._marks)
         return self._held
 
