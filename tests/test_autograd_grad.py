@@ -681,3 +681,24 @@ def test_a_gradient_at_the_address_of_another_is_seen_to_be_another(reference: s
     assert result.diagnosis == elsewhere.diagnosis
     ratios = [window.grad_norm_ratio for window in elsewhere.windows]
     assert [window.grad_norm_ratio for window in result.windows] == pytest.approx(ratios)
+
+
+def test_gradients_that_are_nearly_those_of_the_sum_are_not_in_it() -> None:
+    """Gradients of nearly the same rows are returned too, to look at: in float32 they are hard to tell apart."""
+    drawn = torch.Generator().manual_seed(5)
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, given: list[Batch]) -> None:
+        parameters = list(model.parameters())
+        for i, (x, y) in enumerate(given):
+            found = torch.autograd.grad(loss_of(model, x, y) / K, parameters)
+            torch.autograd.grad(loss_of(model, x + 0.02 * torch.randn(x.shape, generator=drawn), y) / K, parameters)
+            for p, g in zip(parameters, found, strict=True):
+                p.grad = g if p.grad is None else p.grad + g
+            if i % K == K - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    torch.set_default_dtype(torch.float32)
+    result, ratios, _ = watched(loop, [(x.float(), y) for x, y in batches(6 * K)])
+    assert all(abs(ratio - 1) < 1e-4 for ratio in ratios)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())

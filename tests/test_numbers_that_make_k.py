@@ -256,3 +256,45 @@ for i in range(9):
     assert (twice.verdict, [d.mistake.code for d in twice.diagnosis]) == (Verdict.DEVIATES, ["GA102"]), twice.reason
     right = watch_source(source.format(scale=""), tmp_path)
     assert (right.verdict, right.diagnosis) == (Verdict.EQUIVALENT, ()), right.reason
+
+
+COUNTED_BY_AN_OBJECT = """
+import torch, torch.nn as nn, torch.nn.functional as F
+
+TURNS, CLASSES = 3, 3
+
+
+class Window:
+    def __init__(self, optimizer, many):
+        self.optimizer, self.many, self.seen = optimizer, many, 0
+
+    def add(self, loss):
+        (loss / self.many).backward()
+        self.seen += 1
+        return self.seen % self.many == 0
+
+    def close(self):
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def main():
+    torch.manual_seed(0)
+    model = nn.Linear(6, CLASSES)
+    window = Window(torch.optim.SGD(model.parameters(), lr=0.1), TURNS)
+    for _ in range(12):
+        x, y = torch.randn(5, 6), torch.randint(0, CLASSES, (5,))
+        if window.add(F.cross_entropy(model(x), y) / {divisor}):
+            window.close()
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("divisor", "codes"), [("1", []), ("TURNS", ["GA102"]), ("CLASSES", [])])
+def test_a_number_that_an_object_was_given_is_that_number(divisor: str, codes: list[str], tmp_path: Path) -> None:
+    """What divides the loss, and what the object that counts was made with, is one constant or are two equal ones."""
+    result = watch_source(COUNTED_BY_AN_OBJECT.format(divisor=divisor), tmp_path)
+    assert [d.mistake.code for d in result.diagnosis] == codes
+    assert (result.verdict is Verdict.DEVIATES) == bool(codes)

@@ -65,12 +65,12 @@ def place_of(frame: FrameType, node: ast.AST, syntax: Syntax) -> Place:
 
 
 def sources_of(node: ast.expr, place: Place) -> Sources:
-    """The values of a name, or of an attribute of a method's ``self``."""
+    """The values of a name, or of an attribute of an object of a class of this file."""
     match node:
         case ast.Name(id=name):
             return _of_name(name, place)
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
-            found = class_of_own(owner, place)
+            found = class_of_object(owner, place)
             return Sources() if found is None else _of_attribute(found, name, place)
     return Sources(known=False)
 

@@ -30,6 +30,9 @@ MOST_KEPT = 256
 _PER_CANDIDATE = 4
 """Elements that a gradient must have for each candidate, so that it is no sum of them by chance."""
 
+_SMALL = (1e-1, 1e-2, 1e-3, 1e-6)
+"""The shares of the largest part below which parts may be none: the first is taken whose others make the gradient."""
+
 _INDEPENDENT = 1e-6
 """The smallest eigenvalue of the candidates' matrix of cosines at which their factors can be determined."""
 
@@ -150,8 +153,17 @@ def _factors(
     one = _one_factor(products, len(own))
     if one and elements >= _PER_CANDIDATE and meets([one] * len(own)):
         return [one] * len(own)
-    each = _each_factor(products, norms) if elements >= _PER_CANDIDATE * len(own) else None
-    return each if each is not None and any(each) and meets(each) else None
+    each = _each_factor(products, norms, range(len(own))) if elements >= _PER_CANDIDATE * len(own) else None
+    if each is None or not any(each):
+        return None
+    # What makes no difference beyond rounding was not used: factors of nearly parallel gradients are less certain.
+    parts = [abs(c) * norm for c, norm in zip(each, norms[1:], strict=True)]
+    for small in _SMALL:
+        used = [position for position, part in enumerate(parts) if part >= small * max(parts)]
+        found = _each_factor(products, norms, used)
+        if found is not None and meets(found):
+            return found
+    return None
 
 
 def _one_factor(products: InnerProducts, count: int) -> float:
@@ -164,19 +176,21 @@ def _one_factor(products: InnerProducts, count: int) -> float:
     return float(matrix[0, 1:].sum()) / squared
 
 
-def _each_factor(products: InnerProducts, norms: list[float]) -> list[float] | None:
-    """The c_j for which Σ c_j g_j is nearest to the gradient, None where they are not unique."""
+def _each_factor(products: InnerProducts, norms: list[float], used: Sequence[int]) -> list[float] | None:
+    """The c_j for which Σ c_j g_j over those ``used`` is nearest to the gradient, None where they are not unique."""
     matrix = products.matrix.T @ products.matrix if products.is_factor else products.matrix
-    scale = torch.tensor(norms[1:], dtype=torch.float64)
+    rows = torch.tensor(used) + 1
+    scale = torch.tensor(norms, dtype=torch.float64)[rows]
     if not bool((scale > 0).all()):
         return None
-    cosines = matrix[1:, 1:] / scale[:, None] / scale[None, :]
+    cosines = matrix[rows][:, rows] / scale[:, None] / scale[None, :]
     if float(torch.linalg.eigvalsh(cosines)[0]) < _INDEPENDENT:
         return None
     if products.is_factor:
-        found = torch.linalg.lstsq(products.matrix[:, 1:], products.matrix[:, :1]).solution.flatten()
+        solved = torch.linalg.lstsq(products.matrix[:, rows], products.matrix[:, :1]).solution.flatten()
     else:
-        found = torch.linalg.solve(cosines, matrix[1:, 0] / scale) / scale
-    parts = found * scale
-    largest = float(parts.abs().max())
-    return [0.0 if abs(part) < 1e-6 * largest else c for c, part in zip(found.tolist(), parts.tolist(), strict=True)]
+        solved = torch.linalg.solve(cosines, matrix[rows, 0] / scale) / scale
+    found = [0.0] * (len(norms) - 1)
+    for position, factor in zip(used, solved.tolist(), strict=True):
+        found[position] = factor
+    return found
