@@ -106,6 +106,10 @@ UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
 BY_CHANCE = (*UNSURE, ONE_SAMPLE, UNMOVED)
 """Reasons that hold for a window's own data alone: what other windows show of the same code holds for it too."""
 
+OWN_STEP = (
+    "its weights were stepped by a gradient of the very data that its loss is of, which has the rows of a micro-batch "
+    "alone: they depend on each other, and may be those of one task or of a batch"
+)
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
@@ -172,7 +176,7 @@ class Prover:
     def prove(self, program: Program, others: Sequence[Program]) -> Proof:
         """What can be shown about one micro-batch, given the ``others`` of its window."""
         if program.learns:
-            return Proof(False, unit=TASK)
+            return Proof(None, reason=OWN_STEP) if program.learns_from_itself else Proof(False, unit=TASK)
         if all(isinstance(leaf, nn.Parameter) for leaf in program.leaves):
             # The loss depends on weights alone: there are no samples.
             return Proof(False)

@@ -57,7 +57,8 @@ class Program:
     ``is_one_sample`` that layers took all of it for one sample (`gradcheck_accum.engine.one_at_a_time`),
     ``may_have_samples`` that its rows may be samples all the same, ``is_of_vectors`` that its models were given vectors
     alone, ``one_by_one`` that each call of them was given one sample,
-    ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated,
+    ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated, and
+    ``learns_from_itself`` that the gradient of that step is one of the very data that the loss is of,
     ``is_cached`` that a hook computes the gradients of a loss that a module returned. ``places`` are the places that
     modules were called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules
     included.
@@ -85,6 +86,7 @@ class Program:
     one_by_one: bool
     may_have_samples: bool
     learns: bool
+    learns_from_itself: bool
     is_cached: bool
     places: list[Place | None]
     coarsest: torch.dtype | None

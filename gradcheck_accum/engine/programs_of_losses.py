@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.containers import taken_apart
+from gradcheck_accum.engine.containers import taken_apart, tensors_in
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.graph_nodes import scaling_of
+from gradcheck_accum.engine.inner_steps import Data, InnerGradients, is_any_among
 from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
-from gradcheck_accum.engine.lent_weights import has_weights, steps_weights
+from gradcheck_accum.engine.lent_weights import applied_after_steps, has_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of, versions_of
 from gradcheck_accum.engine.one_at_a_time import are_rows_of_another, are_some_rows
@@ -28,14 +30,15 @@ def program_of(
     calls: list[Call],
     losses: Sequence[torch.Tensor],
     preparations: Preparations,
+    inner: InnerGradients,
     is_weight: Callable[[torch.Tensor], bool],
     as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside,
 ) -> Program | None:
     """How the losses of one backward were computed; None if part of it was not recorded."""
     # Few modules leave something behind that a loss depends on, and searching all of them is slow.
     nothing: _AllLeftBehind = [[] for _ in calls]
-    return _program(calls, losses, nothing, preparations, is_weight, as_weight) or _program(
-        calls, losses, _left_behind(calls), preparations, is_weight, as_weight
+    return _program(calls, losses, nothing, preparations, inner, is_weight, as_weight) or _program(
+        calls, losses, _left_behind(calls), preparations, inner, is_weight, as_weight
     )
 
 
@@ -44,6 +47,7 @@ def _program(
     losses: Sequence[torch.Tensor],
     left_behind: _AllLeftBehind,
     preparations: Preparations,
+    inner: InnerGradients,
     is_weight: Callable[[torch.Tensor], bool],
     as_weight: Callable[[torch.Tensor], torch.Tensor],
 ) -> Program | None:
@@ -97,6 +101,11 @@ def _program(
     if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
         return None
     chosen = [calls[old] for old in sorted(needed)]
+    applied = applied_after_steps(
+        ((call.function, call.args, call.given, call.made) for call in chosen),
+        is_weight,
+        lambda tensor: inner.data_of(tensor) is not None,
+    )
     if mapped and any(call.rng_state is not None for call in chosen):
         # What ``vmap`` draws for one sample is not that of a batch of another size.
         return None
@@ -118,7 +127,8 @@ def _program(
         is_of_vectors=not mapped and _is_of_vectors(chosen),
         one_by_one=not mapped and _is_one_by_one(chosen, preparations),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
-        learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
+        learns=bool(applied),
+        learns_from_itself=bool(applied) and _learns_from_itself(chosen, losses, applied, inner),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),
@@ -129,6 +139,44 @@ def _program(
         mapped=frozenset(mapped),
         is_cut=any(map(are_some_rows, originals)),
     )
+
+
+def _learns_from_itself(
+    calls: list[Call], losses: Sequence[torch.Tensor], applied: Mapping[int, list[torch.Tensor]], inner: InnerGradients
+) -> bool:
+    """Whether weights are ``applied`` for a loss to data that an inner step of them has used."""
+    outside = [position for position, call in enumerate(calls) if not _is_gradient(call)]
+    own = [calls[position] for position in outside]
+    needed = needed_calls(own, [call.made for call in own], losses) or ()
+    given = [tensor for index in needed for tensor in applied.get(outside[index], ())]
+    return is_any_among(given, _data_of_inner_steps(calls, inner))
+
+
+def _is_gradient(call: Call) -> bool:
+    return getattr(call.function, "__name__", "") == "grad"
+
+
+def _data_of_inner_steps(calls: list[Call], inner: InnerGradients) -> Data:
+    """The data of the gradients among these calls, and of those without a graph that they were given."""
+    given = (inner.data_of(tensor) for call in calls for tensor in call.given)
+    found = [own for own in given if own is not None]
+    for index, call in enumerate(calls):
+        if _is_gradient(call):
+            found.append(frozenset(map(weakref.ref, data_below(calls[:index], tensors_in(call.args[0])))))
+    return frozenset[weakref.ref[torch.Tensor]]().union(*found)
+
+
+def data_below(calls: list[Call], losses: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The data that recorded calls were given to compute losses."""
+    outputs = [call.made for call in calls]
+    made = {id(tensor) for own in outputs for tensor in own}
+    needed = needed_calls(calls, outputs, [loss for loss in losses if id(loss) in made]) or ()
+    return [
+        tensor
+        for index in needed
+        for tensor in calls[index].given
+        if tensor.dim() and not tensor.requires_grad and id(tensor) not in made
+    ]
 
 
 def _is_one_sample(calls: Sequence[Call]) -> bool:

@@ -33,6 +33,8 @@ from gradcheck_accum.engine.containers import as_it_is, leaves_of, taken_apart, 
 from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
+from gradcheck_accum.engine.graph_nodes import weights_below
+from gradcheck_accum.engine.inner_steps import InnerGradients
 from gradcheck_accum.engine.left_behind import is_heard
 from gradcheck_accum.engine.lent_weights import Lent, has_weights, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
@@ -40,7 +42,7 @@ from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions
 from gradcheck_accum.engine.one_at_a_time import dimensions_of, takes_one_sample, takes_vectors
 from gradcheck_accum.engine.prepared_data import Preparations
 from gradcheck_accum.engine.program import Place, Program
-from gradcheck_accum.engine.programs_of_losses import needed_calls, program_of
+from gradcheck_accum.engine.programs_of_losses import data_below, needed_calls, program_of
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 from gradcheck_accum.engine.recorded_calls import (
     BY_ROW_NUMBER,
@@ -134,6 +136,7 @@ class Tape(TorchFunctionMode):
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
+    inner: InnerGradients = field(default_factory=InnerGradients)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _of_the_same_forward: int = 0
     """How many backwards without a forward pass of their own have run since the last segment was closed."""
@@ -212,10 +215,30 @@ class Tape(TorchFunctionMode):
             self.preparations.written(args[0], made_of)
         else:
             self.preparations.note(name, func, args, kwargs, result, state)
+        self._note_inner_steps(name, args, kwargs, result)
         if self.on_call is not None:
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
         return result
+
+    def _note_inner_steps(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Note gradients of weights that have no graph, and what is computed from them."""
+        with torch._C.DisableTorchFunction():
+            if name != "grad" or len(args) != 2:
+                self.inner.note(args, kwargs, result)
+                return
+            inputs = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
+            pairs = zip(inputs, result, strict=True)
+            found = [g for own, g in pairs if g is not None and not g.requires_grad and self._is_made_of_weights(own)]
+            if found:
+                calls = [call for segment in self.segments for call in segment]
+                self.inner.returned(found, data_below(calls, tensors_in(args[0])))
+
+    def _is_made_of_weights(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a weight, or was computed from weights, and from no data that requires a gradient."""
+        if tensor.grad_fn is None:
+            return self.is_weight(self.as_weight(tensor))
+        return all(map(self.is_weight, weights_below([tensor.grad_fn])))
 
     def _pure(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one of the `_PURE` functions outside modules."""
@@ -223,6 +246,7 @@ class Tape(TorchFunctionMode):
         if torch.is_grad_enabled():
             self._record(func, args, kwargs, result, None)
         self.preparations.note(name, func, args, kwargs, result, None)
+        self._note_inner_steps(name, args, kwargs, result)
         if self.on_call is not None:
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
@@ -480,7 +504,7 @@ class Tape(TorchFunctionMode):
         if self.through_copies:
             calls = [with_sources(call) for call in calls]
         with outside():
-            found = program_of(calls, losses, self.preparations, self.is_weight, self.as_weight)
+            found = program_of(calls, losses, self.preparations, self.inner, self.is_weight, self.as_weight)
         if found is not None:
             self.copies.hold(found)
         return found
