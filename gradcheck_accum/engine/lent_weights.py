@@ -69,7 +69,7 @@ def is_parameter(tensor: torch.Tensor) -> bool:
 def applied_after_steps(
     calls: Iterable[Made], is_weight: Callable[[torch.Tensor], bool], is_gradient: Callable[[torch.Tensor], bool]
 ) -> dict[int, list[torch.Tensor]]:
-    """For each of these calls, in order, that applies weights which an inner step has updated: what they are applied to.
+    """What each of these calls, in order, applies weights to that an inner step has updated, if it does.
 
     ``is_gradient`` is asked for gradients that have no graph. A gradient that is only a penalty updates no weights: the
     units are then samples.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -20,25 +21,34 @@ from gradcheck_accum.engine.one_at_a_time import are_rows_of_another, are_some_r
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
+from gradcheck_accum.engine.repeated_rows import OneRow, RepeatedRows
 from gradcheck_accum.engine.transformed import all_samples, as_outside
 
 _AllLeftBehind = list[list[tuple[LeftBehind, torch.Tensor]]]
 """For each call, the tensors that its module leaves behind without returning them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What was noted of tensors that are on no tape, as they have no graph."""
+
+    preparations: Preparations
+    inner: InnerGradients
+    repeated: RepeatedRows
+
+
 def program_of(
     calls: list[Call],
     losses: Sequence[torch.Tensor],
-    preparations: Preparations,
-    inner: InnerGradients,
+    notes: Notes,
     is_weight: Callable[[torch.Tensor], bool],
     as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside,
 ) -> Program | None:
     """How the losses of one backward were computed; None if part of it was not recorded."""
     # Few modules leave something behind that a loss depends on, and searching all of them is slow.
     nothing: _AllLeftBehind = [[] for _ in calls]
-    return _program(calls, losses, nothing, preparations, inner, is_weight, as_weight) or _program(
-        calls, losses, _left_behind(calls), preparations, inner, is_weight, as_weight
+    return _program(calls, losses, nothing, notes, is_weight, as_weight) or _program(
+        calls, losses, _left_behind(calls), notes, is_weight, as_weight
     )
 
 
@@ -46,8 +56,7 @@ def _program(
     calls: list[Call],
     losses: Sequence[torch.Tensor],
     left_behind: _AllLeftBehind,
-    preparations: Preparations,
-    inner: InnerGradients,
+    notes: Notes,
     is_weight: Callable[[torch.Tensor], bool],
     as_weight: Callable[[torch.Tensor], torch.Tensor],
 ) -> Program | None:
@@ -65,6 +74,7 @@ def _program(
     produced: dict[int, Produced] = {}
     prepared: dict[int, Preparation] = {}
     in_turn: set[int] = set()
+    repeated: dict[int, OneRow] = {}
     originals: list[torch.Tensor] = []
     mapped: set[int] = set()
 
@@ -78,10 +88,12 @@ def _program(
         value = as_outside(value) if samples is None else samples
         if samples is not None:
             mapped.add(place.index)
-        how = preparations.of(value)
+        if (row := notes.repeated.row_of(given)) is not None:
+            repeated[place.index] = row
+        how = notes.preparations.of(value)
         if how is not None:
             prepared[place.index] = how
-            if preparations.is_of_this_turn(value) is not False:
+            if notes.preparations.is_of_this_turn(value) is not False:
                 in_turn.add(place.index)
         originals.append(value)
         if id(given) in before:
@@ -104,7 +116,7 @@ def _program(
     applied = applied_after_steps(
         ((call.function, call.args, call.given, call.made) for call in chosen),
         is_weight,
-        lambda tensor: inner.data_of(tensor) is not None,
+        lambda tensor: notes.inner.data_of(tensor) is not None,
     )
     if mapped and any(call.rng_state is not None for call in chosen):
         # What ``vmap`` draws for one sample is not that of a batch of another size.
@@ -125,16 +137,17 @@ def _program(
         looks_up_rows=not mapped and any(call.looks_up_rows for call in chosen),
         is_one_sample=is_one_sample,
         is_of_vectors=not mapped and _is_of_vectors(chosen),
-        one_by_one=not mapped and _is_one_by_one(chosen, preparations),
+        one_by_one=not mapped and _is_one_by_one(chosen, notes.preparations),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
         learns=bool(applied),
-        learns_from_itself=bool(applied) and _learns_from_itself(chosen, losses, applied, inner),
+        learns_from_itself=bool(applied) and _learns_from_itself(chosen, losses, applied, notes.inner),
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),
         prepared=prepared,
         in_turn=frozenset(in_turn),
-        is_first=preparations.is_of_this_turn(losses[0]) is None,
+        repeated=repeated,
+        is_first=notes.preparations.is_of_this_turn(losses[0]) is None,
         scaled={i: note for i, call in enumerate(chosen) if (note := scaling_of(call.outputs)) is not None},
         mapped=frozenset(mapped),
         is_cut=any(map(are_some_rows, originals)),

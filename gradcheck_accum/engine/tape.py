@@ -42,7 +42,7 @@ from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions
 from gradcheck_accum.engine.one_at_a_time import dimensions_of, takes_one_sample, takes_vectors
 from gradcheck_accum.engine.prepared_data import Preparations
 from gradcheck_accum.engine.program import Place, Program
-from gradcheck_accum.engine.programs_of_losses import data_below, needed_calls, program_of
+from gradcheck_accum.engine.programs_of_losses import Notes, data_below, needed_calls, program_of
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 from gradcheck_accum.engine.recorded_calls import (
     BY_ROW_NUMBER,
@@ -53,6 +53,7 @@ from gradcheck_accum.engine.recorded_calls import (
     memory_of_numbers,
     with_sources,
 )
+from gradcheck_accum.engine.repeated_rows import RepeatedRows
 from gradcheck_accum.engine.scalings import SCALES
 from gradcheck_accum.engine.transformed import are_transforms_active, as_outside, is_wrapped, outside
 
@@ -137,6 +138,7 @@ class Tape(TorchFunctionMode):
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
     inner: InnerGradients = field(default_factory=InnerGradients)
+    repeated: RepeatedRows = field(default_factory=RepeatedRows)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _of_the_same_forward: int = 0
     """How many backwards without a forward pass of their own have run since the last segment was closed."""
@@ -215,15 +217,16 @@ class Tape(TorchFunctionMode):
             self.preparations.written(args[0], made_of)
         else:
             self.preparations.note(name, func, args, kwargs, result, state)
-        self._note_inner_steps(name, args, kwargs, result)
+        self._note_graphless(name, args, kwargs, result)
         if self.on_call is not None:
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
         return result
 
-    def _note_inner_steps(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        """Note gradients of weights that have no graph, and what is computed from them."""
+    def _note_graphless(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Note what has no graph: gradients of weights, rows that were made of one, and what is computed from these."""
         with torch._C.DisableTorchFunction():
+            self.repeated.note(name, args, kwargs, result)
             if name != "grad" or len(args) != 2:
                 self.inner.note(args, kwargs, result)
                 return
@@ -246,7 +249,7 @@ class Tape(TorchFunctionMode):
         if torch.is_grad_enabled():
             self._record(func, args, kwargs, result, None)
         self.preparations.note(name, func, args, kwargs, result, None)
-        self._note_inner_steps(name, args, kwargs, result)
+        self._note_graphless(name, args, kwargs, result)
         if self.on_call is not None:
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
@@ -394,6 +397,8 @@ class Tape(TorchFunctionMode):
                 self._heard += map(weakref.ref, tensors_in(result))
             if not self._depth and not self.pauses:
                 self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
+                with torch._C.DisableTorchFunction():
+                    self.repeated.note("__call__", args, kwargs, result)
             return result
         with torch._C.DisableTorchFunction():
             state = random_state()
@@ -504,7 +509,9 @@ class Tape(TorchFunctionMode):
         if self.through_copies:
             calls = [with_sources(call) for call in calls]
         with outside():
-            found = program_of(calls, losses, self.preparations, self.inner, self.is_weight, self.as_weight)
+            found = program_of(
+                calls, losses, Notes(self.preparations, self.inner, self.repeated), self.is_weight, self.as_weight
+            )
         if found is not None:
             self.copies.hold(found)
         return found
