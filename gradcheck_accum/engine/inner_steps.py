@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from gradcheck_accum.engine.containers import tensors_in
+from gradcheck_accum.engine.memory import is_plain
 
 Data = frozenset["weakref.ref[torch.Tensor]"]
 """Tensors, as long as they are alive."""
@@ -29,7 +30,7 @@ class InnerGradients:
 
     def returned(self, gradients: Iterable[torch.Tensor], data: Iterable[torch.Tensor]) -> None:
         """Gradients were returned, of a loss that was computed from ``data``."""
-        of = frozenset(map(weakref.ref, data))
+        of = frozenset(weakref.ref(tensor) for tensor in data if self.data_of(tensor) is None)
         for gradient in gradients:
             self._keep(gradient, of)
 
@@ -54,14 +55,28 @@ class InnerGradients:
             made[key] = weakref.ref(tensor, lambda gone: _drop(made, key, gone)), of
 
 
+def is_any_equal(data: Iterable[torch.Tensor], of: Data) -> bool:
+    """Whether any of ``data`` has the content of a tensor that a gradient's loss was computed from.
+
+    It may have been made anew (cast, moved to a device).
+    """
+    alive = _alive(of)
+    return any(_are_equal(own, other) for own in data for other in alive)
+
+
 def is_any_among(data: Iterable[torch.Tensor], of: Data) -> bool:
-    """Whether any of ``data`` is one of the tensors that a gradient's loss was computed from, or a view of the same."""
-    alive = [tensor for one in of if (tensor := one()) is not None]
-    return any(_is_same(own, other) for own in data for other in alive)
+    """Whether any of ``data`` is one of the tensors that a gradient's loss was computed from, or lies where it does."""
+    alive = _alive(of)
+    return any(own is other or own.data_ptr() == other.data_ptr() != 0 for own in data for other in alive)
 
 
-def _is_same(own: torch.Tensor, other: torch.Tensor) -> bool:
-    return own is other or (own.shape == other.shape and own.data_ptr() == other.data_ptr() != 0)
+def _alive(of: Data) -> list[torch.Tensor]:
+    return [tensor for one in of if (tensor := one()) is not None and is_plain(tensor)]
+
+
+def _are_equal(own: torch.Tensor, other: torch.Tensor) -> bool:
+    alike = own.shape == other.shape and own.dtype is other.dtype and own.device == other.device
+    return own is other or (alike and is_plain(own) and torch.equal(own, other))
 
 
 def _drop(made: dict[int, tuple[weakref.ref[torch.Tensor], Data]], key: int, gone: object) -> None:

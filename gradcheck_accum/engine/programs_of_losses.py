@@ -12,7 +12,7 @@ from torch import nn
 from gradcheck_accum.engine.containers import taken_apart, tensors_in
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.graph_nodes import scaling_of
-from gradcheck_accum.engine.inner_steps import Data, InnerGradients, is_any_among
+from gradcheck_accum.engine.inner_steps import Data, InnerGradients, is_any_among, is_any_equal
 from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
 from gradcheck_accum.engine.lent_weights import applied_after_steps, has_weights
 from gradcheck_accum.engine.loss_graph import is_cached
@@ -22,6 +22,7 @@ from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
 from gradcheck_accum.engine.repeated_rows import OneRow, RepeatedRows
+from gradcheck_accum.engine.samples import are_places
 from gradcheck_accum.engine.transformed import all_samples, as_outside
 
 _AllLeftBehind = list[list[tuple[LeftBehind, torch.Tensor]]]
@@ -121,6 +122,7 @@ def _program(
     if mapped and any(call.rng_state is not None for call in chosen):
         # What ``vmap`` draws for one sample is not that of a batch of another size.
         return None
+    learns, learns_from_itself = _step_before(chosen, losses, applied, notes.inner) if applied else (False, False)
     # Inside ``vmap`` it is a sample that layers are given, and whose rows are parted.
     is_one_sample = not mapped and _is_one_sample(chosen)
     return Program(
@@ -139,8 +141,8 @@ def _program(
         is_of_vectors=not mapped and _is_of_vectors(chosen),
         one_by_one=not mapped and _is_one_by_one(chosen, notes.preparations),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
-        learns=bool(applied),
-        learns_from_itself=bool(applied) and _learns_from_itself(chosen, losses, applied, notes.inner),
+        learns=learns,
+        learns_from_itself=learns_from_itself,
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),
@@ -154,15 +156,24 @@ def _program(
     )
 
 
-def _learns_from_itself(
+def _step_before(
     calls: list[Call], losses: Sequence[torch.Tensor], applied: Mapping[int, list[torch.Tensor]], inner: InnerGradients
-) -> bool:
-    """Whether weights are ``applied`` for a loss to data that an inner step of them has used."""
+) -> tuple[bool, bool]:
+    """Whether a loss is of weights that an inner step has updated, and whether that step used the very data.
+
+    What the weights are ``applied`` to tells. If only targets are those of the step, it may have been made for other
+    views of the same samples: nothing is known then. Numbers in order (the classes of a task) may be anyone's.
+    """
     outside = [position for position, call in enumerate(calls) if not _is_gradient(call)]
     own = [calls[position] for position in outside]
     needed = needed_calls(own, [call.made for call in own], losses) or ()
     given = [tensor for index in needed for tensor in applied.get(outside[index], ())]
-    return is_any_among(given, _data_of_inner_steps(calls, inner))
+    of = _data_of_inner_steps(calls, inner)
+    if is_any_equal(given, of):
+        return True, True
+    every = (t for t in data_below(own, losses) if inner.data_of(t) is None and not are_places(t))
+    rest = [tensor for tensor in every if all(tensor is not one for one in given)]
+    return not is_any_among(rest, of), False
 
 
 def _is_gradient(call: Call) -> bool:

@@ -8,6 +8,7 @@ sample. What is computed from a repeated row and from other rows is none.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,9 +46,9 @@ class RepeatedRows:
                 return
         given = [tensor for tensor in tensors_in((args, kwargs)) if tensor.dim()]
         for tensor in made:
-            rows = [self.row_of(own) for own in given if len(own) == len(tensor)]
-            if rows and all(row is not None and row is rows[0] for row in rows) and rows[0] is not None:
-                self._keep(tensor, rows[0])
+            row = _only([self.row_of(own) for own in given if len(own) == len(tensor)] or [*map(self.row_of, given)])
+            if row is not None:
+                self._keep(tensor, row)
 
     def row_of(self, tensor: torch.Tensor) -> OneRow | None:
         """The row that all rows of a tensor were made of; None if they are not known to be made of one."""
@@ -57,6 +58,11 @@ class RepeatedRows:
     def _keep(self, tensor: torch.Tensor, row: OneRow) -> None:
         key, made = id(tensor), self._made
         made[key] = weakref.ref(tensor, lambda gone: _drop(made, key, gone)), row
+
+
+def _only(rows: Sequence[OneRow | None]) -> OneRow | None:
+    """The row that all are; None if there are others, or none."""
+    return rows[0] if rows and all(row is rows[0] for row in rows) else None
 
 
 def _is_one_row_of(source: torch.Tensor, repeated: torch.Tensor) -> bool:
