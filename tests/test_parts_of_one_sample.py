@@ -31,19 +31,20 @@ import torch.nn.functional as F
 from torch import nn
 torch.manual_seed(7)
 torch.set_default_dtype(torch.float64)
+K = 3
 {model}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 {data}
 for i, item in enumerate(data, 1):
     {loss}
     (loss{scale}).backward()
-    if i % 3 == 0:
+    if i % K == 0:
         optimizer.step()
         optimizer.zero_grad()
 """
 
 
-def watched(folder: Path, model: str, data: str, loss: str, scale: str = " / 3") -> VerifyResult:
+def watched(folder: Path, model: str, data: str, loss: str, scale: str = " / K") -> VerifyResult:
     loss = loss.strip().replace("\n", "\n    ")
     return watch_source(LOOP.format(model=model, data=data, loss=loss, scale=scale), folder)
 
@@ -69,13 +70,13 @@ ALONE = "F.cross_entropy(each - each.mean(0), label.expand(len(tiles)))"
 @pytest.mark.parametrize(
     ("loss", "scale", "verdict"),
     [
-        (OF_BAG.format(repeated="expand(2)"), " / 3", EQUIVALENT),
-        (OF_BAG.format(repeated="repeat(2)"), " / 3", EQUIVALENT),
+        (OF_BAG.format(repeated="expand(2)"), " / K", EQUIVALENT),
+        (OF_BAG.format(repeated="repeat(2)"), " / K", EQUIVALENT),
         (OF_BAG.format(repeated="expand(2)"), "", DEVIATES),
         # Each row has a target of its own: a batch, with the most common kind for all of it.
-        (WITH_OWN, " / 3", COUPLED),
+        (WITH_OWN, " / K", COUPLED),
         # One label for a whole batch, and nothing that is compared with it as a whole.
-        (ALONE, " / 3", COUPLED),
+        (ALONE, " / K", COUPLED),
     ],
     ids=["expanded", "repeated", "undivided", "targets-of-rows", "no-term-of-the-whole"],
 )
@@ -193,12 +194,12 @@ OF_ONE = "loss = F.l1_loss(out[:, :len(boxes[0])], boxes[0].expand(2, -1, -1))"
 @pytest.mark.parametrize(
     ("loss", "scale", "verdict", "found"),
     [
-        (IN_TURN, " / 3", UNKNOWN, []),
-        (INDEXED, " / 3", UNKNOWN, []),
+        (IN_TURN, " / K", UNKNOWN, []),
+        (INDEXED, " / K", UNKNOWN, []),
         (IN_TURN, "", DEVIATES, ["GA101", "GA104"]),
-        (IN_TURN, " / 3 / 3", DEVIATES, ["GA102", "GA104"]),
+        (IN_TURN, " / K / K", DEVIATES, ["GA102", "GA104"]),
         # A mean over all boxes of a micro-batch is no image's.
-        (OF_ONE, " / 3", DEVIATES, ["GA104"]),
+        (OF_ONE, " / K", DEVIATES, ["GA104"]),
     ],
     ids=["in-turn", "indexed", "undivided", "divided-twice", "one-mean"],
 )
