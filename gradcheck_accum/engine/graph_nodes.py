@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from gradcheck_accum.engine.transformed import is_wrapped, number_of
 from gradcheck_accum.ledger.events import Factor, Operation
 from gradcheck_accum.ledger.location import Location
 
+_MOST_NODES = 20_000
+"""The most nodes of a graph that are searched for weights."""
 PASSED_ON = (
     "ToCopyBackward",
     "CloneBackward",
@@ -136,3 +138,19 @@ def signs_of(node: Any, name: str) -> tuple[float, float]:
     """What an addition or subtraction multiplies its two operands by."""
     alpha = float(getattr(node, "_saved_alpha", 1) or 1)
     return 1.0, -alpha if name.startswith("Sub") else alpha
+
+
+def weights_below(nodes: Iterable[Any], most: int | None = _MOST_NODES) -> list[torch.Tensor]:
+    """The leaves that a graph accumulates gradients in, as far as its first ``most`` nodes show them."""
+    pending = [node for node in nodes if node is not None]
+    seen = set(pending)
+    found: list[torch.Tensor] = []
+    while pending and (most is None or len(seen) < most):
+        node = pending.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            found.append(leaf)
+        following = {inner for inner, _ in node.next_functions if inner is not None} - seen
+        seen |= following
+        pending += following
+    return found

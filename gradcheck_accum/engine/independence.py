@@ -82,7 +82,18 @@ OF_ITEM = (
     "its rows depend on each other, but a data loader gave them as one item of its data set, so they may be parts of "
     "one sample: let the data loader put samples together (batch_size) if they are samples"
 )
+OF_ONE_ROW = (
+    "all rows of a micro-batch were made of one row that it alone has, so they may be parts of one sample (the answers "
+    "to one prompt)"
+)
+SHIFTED = (
+    "its rows depend on each other, but the targets of its rows are the rows that follow them, so they may be the "
+    "steps of one sequence: give its data a dimension for samples if they are samples"
+)
 RELATED = "its data says which of its rows belong together, so they may be parts of one sample"
+
+MAY_BE_PARTS = (OF_ITEM, OF_ONE_ROW, SHIFTED)
+"""Reasons for which rows that a micro-batch normalizes over may be parts of one sample."""
 
 UNSURE_TARGETS = (
     "each of its micro-batches may be one sample, but what it is compared with may be a constant, or may have been "
@@ -106,6 +117,10 @@ UNSURE = (UNSURE_TARGETS, UNSURE_ROWS)
 BY_CHANCE = (*UNSURE, ONE_SAMPLE, UNMOVED)
 """Reasons that hold for a window's own data alone: what other windows show of the same code holds for it too."""
 
+OWN_STEP = (
+    "its weights were stepped by a gradient of the very data that its loss is of, which has the rows of a micro-batch "
+    "alone: they depend on each other, and may be those of one task or of a batch"
+)
 NUMBERS = "its loss is computed with numbers that depend on its data, so no other samples can take their place"
 
 _PAIRED_ROWS = 4
@@ -172,7 +187,7 @@ class Prover:
     def prove(self, program: Program, others: Sequence[Program]) -> Proof:
         """What can be shown about one micro-batch, given the ``others`` of its window."""
         if program.learns:
-            return Proof(False, unit=TASK)
+            return Proof(None, reason=OWN_STEP) if program.learns_from_itself else Proof(False, unit=TASK)
         if all(isinstance(leaf, nn.Parameter) for leaf in program.leaves):
             # The loss depends on weights alone: there are no samples.
             return Proof(False)
@@ -205,6 +220,10 @@ class Prover:
                 return Proof(None, reason=DERIVED)
             if found.coupled and (along := self._along_second(program, others, own, base)) is not None:
                 return along
+            if found.coupled and _are_steps(program):
+                return Proof(None, reason=SHIFTED)
+            if (found.coupled or _is_normalised(program, others)) and _is_made_of_one_row(program, others):
+                return Proof(None, reason=OF_ONE_ROW)
             if found.coupled and _computes_with_its_data(program, others):
                 return Proof(None, reason=NUMBERS)
             if not found.coupled and _is_normalised(program, others):
@@ -446,6 +465,40 @@ def _relates_rows(program: Program) -> bool:
     return program.looks_up_rows or any(
         matrix[:2] == (rows[0], rows[0]) for matrix, rows in permutations(shapes, 2) if rows
     )
+
+
+def _are_steps(program: Program) -> bool:
+    """Whether a model was given rows alone, and their targets are the same rows in memory, one or more further on.
+
+    Data that may have samples along a second dimension shows by itself where they are.
+    """
+    inputs = inputs_of(program)
+    given = [program.leaves[i] for i in inputs if program.leaves[i].dim() < (3 if is_float(program.leaves[i]) else 2)]
+    targets = [leaf for i, leaf in enumerate(program.leaves) if i not in inputs and leaf.dim()]
+    return len(given) == len(inputs) and any(_follows(target, own) for own in given for target in targets)
+
+
+def _follows(target: torch.Tensor, given: torch.Tensor) -> bool:
+    """Whether a tensor holds the rows of another one in memory from a later one on."""
+    if not given.dim() or target.untyped_storage().data_ptr() != given.untyped_storage().data_ptr():
+        return False
+    if target.shape[1:] != given.shape[1:] or target.stride() != given.stride() or not given.stride(0):
+        return False
+    rows, rest = divmod(target.storage_offset() - given.storage_offset(), given.stride(0))
+    return not rest and 0 < rows < len(given)
+
+
+def _is_made_of_one_row(program: Program, others: Sequence[Program]) -> bool:
+    """Whether all that a model was given was made of one row, and of another one than in another micro-batch."""
+    given = [program.repeated.get(i) for i in inputs_of(program) & {*data_in(program, others)}]
+    if not given or any(row is not given[0] for row in given):
+        return False
+    of_others = (row for other in others if other is not program for row in other.repeated.values())
+    return given[0] is not None and any(not _are_equal(row.values, given[0].values) for row in of_others)
+
+
+def _are_equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.shape == right.shape and torch.equal(left, right)
 
 
 def _begins_rows(program: Program, others: Sequence[Program]) -> bool:

@@ -2,7 +2,8 @@
 
 A module that is called with such weights (``torch.func.functional_call``) depends on them as on its arguments, so a
 tape records them as one of these. If they are computed from weights and a gradient of weights, the micro-batch is a
-task: the window's mean is over tasks, and samples of one task influence each other by design.
+task: the window's mean is over tasks, and samples of one task influence each other by design. The gradient may have a
+graph or not (`gradcheck_accum.engine.inner_steps`).
 """
 
 from __future__ import annotations
@@ -65,18 +66,22 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, nn.Parameter)
 
 
-def steps_weights(calls: Iterable[Made], is_weight: Callable[[torch.Tensor], bool]) -> bool:
-    """Whether one of these calls, in order, computes something from data with weights that an inner step has updated.
+def applied_after_steps(
+    calls: Iterable[Made], is_weight: Callable[[torch.Tensor], bool], is_gradient: Callable[[torch.Tensor], bool]
+) -> dict[int, list[torch.Tensor]]:
+    """What each of these calls, in order, applies weights to that an inner step has updated, if it does.
 
-    A gradient that is only a penalty updates no weights: the units are then samples.
+    ``is_gradient`` is asked for gradients that have no graph. A gradient that is only a penalty updates no weights: the
+    units are then samples.
     """
     origins: dict[int, frozenset[str]] = {}
+    applied: dict[int, list[torch.Tensor]] = {}
 
     def origin(tensor: torch.Tensor) -> frozenset[str]:
         """What a tensor is made of, if it depends only on weights and their gradients; otherwise empty."""
         return frozenset({_WEIGHT}) if is_weight(tensor) else origins.get(id(tensor), frozenset())
 
-    for function, args, given, made in calls:
+    for position, (function, args, given, made) in enumerate(calls):
         if getattr(function, "__name__", "") == "grad" and len(args) > 1:
             inputs = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
             found = frozenset({_GRADIENT}) if all(origin(tensor) for tensor in inputs) else frozenset[str]()
@@ -84,12 +89,15 @@ def steps_weights(calls: Iterable[Made], is_weight: Callable[[torch.Tensor], boo
             known = [tensor for tensor in given if origin(tensor)]
             rest = [tensor for tensor in given if not origin(tensor)]
             found = frozenset[str]().union(*map(origin, known))
-            if not all(_is_neutral(tensor, known) for tensor in rest):
+            data = [tensor for tensor in rest if not _is_neutral(tensor, known)]
+            if data:
                 if any(tensor.dim() and len(origin(tensor)) > 1 for tensor in known):
-                    return True
+                    applied[position] = data
                 continue
+            if found and any(map(is_gradient, rest)):
+                found |= {_GRADIENT}
         origins.update((id(tensor), found) for tensor in made if found)
-    return False
+    return applied
 
 
 def _is_neutral(tensor: torch.Tensor, weights: Sequence[torch.Tensor]) -> bool:

@@ -10,6 +10,8 @@ Derivatives of that number by the rows of its data (forces, a score) are the sam
 and its derivatives, and nothing else of what a model makes of these rows, targets of the derivatives have as many rows
 as the data, and the number has its own.
 
+So are rows of which each has that same target: a label that is repeated for the tiles of a picture is no tile's own.
+
 The target must be data that the micro-batch alone has. A constant, or the same tensor in every micro-batch, is no
 sample's target, but may be what a whole batch is compared with. So may a number that the loop reduced from several
 rows in the micro-batch's own turn (the mean of their targets); what was computed ahead is data. Where every micro-batch
@@ -45,7 +47,8 @@ def has_one_target(program: Program, others: Sequence[Program], reading: LossRea
     of_numbers = [term for term in of_data if reading.is_of_numbers(term)]
     by = differentiated_by(program)
     of_rows = [term for term in of_data if term not in of_numbers and (term.rows != 1 or term.units is None)]
-    if len(of_rows) == len(of_data) or (of_rows and not by) or any(term.units is None for term in of_rows):
+    parted = bool(by) or len(of_rows) <= _repeated_targets(program)
+    if len(of_rows) == len(of_data) or (of_rows and not parted) or any(term.units is None for term in of_rows):
         return False
     apart = [other for other in others if other is not program]
     inputs = inputs_of(program)
@@ -142,6 +145,14 @@ def _targets(program: Program) -> list[int]:
 def _computed(program: Program) -> set[int]:
     """What is known to have been computed in the micro-batch's own turn by a reduction, and given to no model."""
     return set() if program.is_first else {*program.in_turn} - inputs_of(program)
+
+
+def _repeated_targets(program: Program) -> int:
+    """How many targets are another one, of one row, repeated for a sample's parts; 0 if a target has other rows."""
+    targets = _targets(program)
+    single = {program.leaves[i].data_ptr() for i in targets if _is_one_row(program.leaves[i])}
+    several = [program.repeated.get(i) for i in targets if not _is_one_row(program.leaves[i])]
+    return len(several) if all(row is not None and row.place in single for row in several) else 0
 
 
 def _is_one_row(leaf: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ from gradcheck_accum.engine.lent_weights import Lent, has_weights
 from gradcheck_accum.engine.memory import versions_of
 from gradcheck_accum.engine.prepared_data import Preparation
 from gradcheck_accum.engine.randomness import State
+from gradcheck_accum.engine.repeated_rows import OneRow
 
 Place = tuple[tuple[int, int], ...]
 """A call stack: for each frame, its code and its current instruction."""
@@ -57,16 +58,18 @@ class Program:
     ``is_one_sample`` that layers took all of it for one sample (`gradcheck_accum.engine.one_at_a_time`),
     ``may_have_samples`` that its rows may be samples all the same, ``is_of_vectors`` that its models were given vectors
     alone, ``one_by_one`` that each call of them was given one sample,
-    ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated,
+    ``learns`` that the loss is computed with weights that an inner step of the micro-batch has updated, and
+    ``learns_from_itself`` that the gradient of that step is one of the very data that the loss is of,
     ``is_cached`` that a hook computes the gradients of a loss that a module returned. ``places`` are the places that
     modules were called from, ``coarsest`` is the dtype with the most rounding in any of the computation, modules
     included.
     ``prepared`` says how leaves that involve a reduction were computed, ``in_turn`` which of them after the backward
-    before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known. ``scaled``
-    holds what was noted of the steps that scaled a tensor by a number. ``mapped`` are the leaves whose rows the loop
-    goes through with ``vmap``, a sample each: the loss is the sum of those of all samples. ``is_cut`` says that
-    some of its data are some of the rows of a larger tensor, ``is_one_item`` that they are not, and that a data loader
-    gave it as one item of its data set: one sample, or a batch that the data set has made.
+    before this one, in the micro-batch's own turn. Of the first backward (``is_first``), this is not known.
+    ``repeated`` are the leaves all of whose rows were made of one, with that row. ``scaled`` holds what was noted of
+    the steps that scaled a tensor by a number. ``mapped`` are the leaves whose rows the loop goes through with
+    ``vmap``, a sample each: the loss is the sum of those of all samples. ``is_cut`` says that some of its data are some
+    of the rows of a larger tensor, ``is_one_item`` that they are not, and that a data loader gave it as one item of its
+    data set: one sample, or a batch that the data set has made.
     """
 
     steps: list[tuple[Callable[..., Any], Any, Any, tuple[str, torch.dtype] | None]]
@@ -85,11 +88,13 @@ class Program:
     one_by_one: bool
     may_have_samples: bool
     learns: bool
+    learns_from_itself: bool
     is_cached: bool
     places: list[Place | None]
     coarsest: torch.dtype | None
     prepared: dict[int, Preparation] = field(default_factory=dict)
     in_turn: frozenset[int] = frozenset()
+    repeated: dict[int, OneRow] = field(default_factory=dict)
     is_first: bool = False
     scaled: dict[int, Scaling] = field(default_factory=dict)
     mapped: frozenset[int] = frozenset()

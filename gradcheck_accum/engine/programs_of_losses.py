@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from gradcheck_accum.engine.containers import taken_apart
+from gradcheck_accum.engine.containers import taken_apart, tensors_in
 from gradcheck_accum.engine.determinism import loses_digits
 from gradcheck_accum.engine.graph_nodes import scaling_of
+from gradcheck_accum.engine.inner_steps import Data, InnerGradients, is_any_among, is_any_equal
 from gradcheck_accum.engine.left_behind import Heard, LeftBehind, stored_in
-from gradcheck_accum.engine.lent_weights import has_weights, steps_weights
+from gradcheck_accum.engine.lent_weights import applied_after_steps, has_weights
 from gradcheck_accum.engine.loss_graph import is_cached
 from gradcheck_accum.engine.memory import memory_of, version_of, versions_of
 from gradcheck_accum.engine.one_at_a_time import are_rows_of_another, are_some_rows
 from gradcheck_accum.engine.prepared_data import Preparation, Preparations
 from gradcheck_accum.engine.program import Leaf, Produced, Program
 from gradcheck_accum.engine.recorded_calls import Call, constants_of, parts_rows
+from gradcheck_accum.engine.repeated_rows import OneRow, RepeatedRows
+from gradcheck_accum.engine.samples import are_places
 from gradcheck_accum.engine.transformed import all_samples, as_outside
 
 _AllLeftBehind = list[list[tuple[LeftBehind, torch.Tensor]]]
 """For each call, the tensors that its module leaves behind without returning them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What was noted of tensors that are on no tape, as they have no graph."""
+
+    preparations: Preparations
+    inner: InnerGradients
+    repeated: RepeatedRows
+
+
 def program_of(
     calls: list[Call],
     losses: Sequence[torch.Tensor],
-    preparations: Preparations,
+    notes: Notes,
     is_weight: Callable[[torch.Tensor], bool],
     as_weight: Callable[[torch.Tensor], torch.Tensor] = as_outside,
 ) -> Program | None:
     """How the losses of one backward were computed; None if part of it was not recorded."""
     # Few modules leave something behind that a loss depends on, and searching all of them is slow.
     nothing: _AllLeftBehind = [[] for _ in calls]
-    return _program(calls, losses, nothing, preparations, is_weight, as_weight) or _program(
-        calls, losses, _left_behind(calls), preparations, is_weight, as_weight
+    return _program(calls, losses, nothing, notes, is_weight, as_weight) or _program(
+        calls, losses, _left_behind(calls), notes, is_weight, as_weight
     )
 
 
@@ -43,7 +57,7 @@ def _program(
     calls: list[Call],
     losses: Sequence[torch.Tensor],
     left_behind: _AllLeftBehind,
-    preparations: Preparations,
+    notes: Notes,
     is_weight: Callable[[torch.Tensor], bool],
     as_weight: Callable[[torch.Tensor], torch.Tensor],
 ) -> Program | None:
@@ -61,6 +75,7 @@ def _program(
     produced: dict[int, Produced] = {}
     prepared: dict[int, Preparation] = {}
     in_turn: set[int] = set()
+    repeated: dict[int, OneRow] = {}
     originals: list[torch.Tensor] = []
     mapped: set[int] = set()
 
@@ -74,10 +89,12 @@ def _program(
         value = as_outside(value) if samples is None else samples
         if samples is not None:
             mapped.add(place.index)
-        how = preparations.of(value)
+        if (row := notes.repeated.row_of(given)) is not None:
+            repeated[place.index] = row
+        how = notes.preparations.of(value)
         if how is not None:
             prepared[place.index] = how
-            if preparations.is_of_this_turn(value) is not False:
+            if notes.preparations.is_of_this_turn(value) is not False:
                 in_turn.add(place.index)
         originals.append(value)
         if id(given) in before:
@@ -97,9 +114,15 @@ def _program(
     if any(leaf.requires_grad and not leaf.is_leaf for leaf in leaves):
         return None
     chosen = [calls[old] for old in sorted(needed)]
+    applied = applied_after_steps(
+        ((call.function, call.args, call.given, call.made) for call in chosen),
+        is_weight,
+        lambda tensor: notes.inner.data_of(tensor) is not None,
+    )
     if mapped and any(call.rng_state is not None for call in chosen):
         # What ``vmap`` draws for one sample is not that of a batch of another size.
         return None
+    learns, learns_from_itself = _step_before(chosen, losses, applied, notes.inner) if applied else (False, False)
     # Inside ``vmap`` it is a sample that layers are given, and whose rows are parted.
     is_one_sample = not mapped and _is_one_sample(chosen)
     return Program(
@@ -116,19 +139,68 @@ def _program(
         looks_up_rows=not mapped and any(call.looks_up_rows for call in chosen),
         is_one_sample=is_one_sample,
         is_of_vectors=not mapped and _is_of_vectors(chosen),
-        one_by_one=not mapped and _is_one_by_one(chosen, preparations),
+        one_by_one=not mapped and _is_one_by_one(chosen, notes.preparations),
         may_have_samples=is_one_sample and any(map(are_rows_of_another, originals)),
-        learns=steps_weights(((call.function, call.args, call.given, call.made) for call in chosen), is_weight),
+        learns=learns,
+        learns_from_itself=learns_from_itself,
         is_cached=any(is_cached(output) for call in chosen for output in call.outputs),
         places=[call.place for call in chosen],
         coarsest=_coarsest(losses),
         prepared=prepared,
         in_turn=frozenset(in_turn),
-        is_first=preparations.is_of_this_turn(losses[0]) is None,
+        repeated=repeated,
+        is_first=notes.preparations.is_of_this_turn(losses[0]) is None,
         scaled={i: note for i, call in enumerate(chosen) if (note := scaling_of(call.outputs)) is not None},
         mapped=frozenset(mapped),
         is_cut=any(map(are_some_rows, originals)),
     )
+
+
+def _step_before(
+    calls: list[Call], losses: Sequence[torch.Tensor], applied: Mapping[int, list[torch.Tensor]], inner: InnerGradients
+) -> tuple[bool, bool]:
+    """Whether a loss is of weights that an inner step has updated, and whether that step used the very data.
+
+    What the weights are ``applied`` to tells. If only targets are those of the step, it may have been made for other
+    views of the same samples: nothing is known then. Numbers in order (the classes of a task) may be anyone's.
+    """
+    outside = [position for position, call in enumerate(calls) if not _is_gradient(call)]
+    own = [calls[position] for position in outside]
+    needed = needed_calls(own, [call.made for call in own], losses) or ()
+    given = [tensor for index in needed for tensor in applied.get(outside[index], ())]
+    of = _data_of_inner_steps(calls, inner)
+    if is_any_equal(given, of):
+        return True, True
+    every = (t for t in data_below(own, losses) if inner.data_of(t) is None and not are_places(t))
+    rest = [tensor for tensor in every if all(tensor is not one for one in given)]
+    return not is_any_among(rest, of), False
+
+
+def _is_gradient(call: Call) -> bool:
+    return getattr(call.function, "__name__", "") == "grad"
+
+
+def _data_of_inner_steps(calls: list[Call], inner: InnerGradients) -> Data:
+    """The data of the gradients among these calls, and of those without a graph that they were given."""
+    given = (inner.data_of(tensor) for call in calls for tensor in call.given)
+    found = [own for own in given if own is not None]
+    for index, call in enumerate(calls):
+        if _is_gradient(call):
+            found.append(frozenset(map(weakref.ref, data_below(calls[:index], tensors_in(call.args[0])))))
+    return frozenset[weakref.ref[torch.Tensor]]().union(*found)
+
+
+def data_below(calls: list[Call], losses: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The data that recorded calls were given to compute losses."""
+    outputs = [call.made for call in calls]
+    made = {id(tensor) for own in outputs for tensor in own}
+    needed = needed_calls(calls, outputs, [loss for loss in losses if id(loss) in made]) or ()
+    return [
+        tensor
+        for index in needed
+        for tensor in calls[index].given
+        if tensor.dim() and not tensor.requires_grad and id(tensor) not in made
+    ]
 
 
 def _is_one_sample(calls: Sequence[Call]) -> bool:

@@ -33,6 +33,8 @@ from gradcheck_accum.engine.containers import as_it_is, leaves_of, taken_apart, 
 from gradcheck_accum.engine.copied_models import CopyOfModel
 from gradcheck_accum.engine.copies import CopiesOnWrite
 from gradcheck_accum.engine.following import READ_GRADIENT, WRITE_DATA, Follower, followed, is_followed
+from gradcheck_accum.engine.graph_nodes import weights_below
+from gradcheck_accum.engine.inner_steps import InnerGradients
 from gradcheck_accum.engine.left_behind import is_heard
 from gradcheck_accum.engine.lent_weights import Lent, has_weights, is_parameter, lent_weights
 from gradcheck_accum.engine.loss_graph import is_cached
@@ -40,7 +42,7 @@ from gradcheck_accum.engine.memory import Region, may_write, memory_of, versions
 from gradcheck_accum.engine.one_at_a_time import dimensions_of, takes_one_sample, takes_vectors
 from gradcheck_accum.engine.prepared_data import Preparations
 from gradcheck_accum.engine.program import Place, Program
-from gradcheck_accum.engine.programs_of_losses import needed_calls, program_of
+from gradcheck_accum.engine.programs_of_losses import Notes, data_below, needed_calls, program_of
 from gradcheck_accum.engine.randomness import State, random_state, same_state
 from gradcheck_accum.engine.recorded_calls import (
     BY_ROW_NUMBER,
@@ -51,6 +53,7 @@ from gradcheck_accum.engine.recorded_calls import (
     memory_of_numbers,
     with_sources,
 )
+from gradcheck_accum.engine.repeated_rows import RepeatedRows
 from gradcheck_accum.engine.scalings import SCALES
 from gradcheck_accum.engine.transformed import are_transforms_active, as_outside, is_wrapped, outside
 
@@ -134,6 +137,8 @@ class Tape(TorchFunctionMode):
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
+    inner: InnerGradients = field(default_factory=InnerGradients)
+    repeated: RepeatedRows = field(default_factory=RepeatedRows)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _of_the_same_forward: int = 0
     """How many backwards without a forward pass of their own have run since the last segment was closed."""
@@ -212,10 +217,31 @@ class Tape(TorchFunctionMode):
             self.preparations.written(args[0], made_of)
         else:
             self.preparations.note(name, func, args, kwargs, result, state)
+        self._note_graphless(name, args, kwargs, result)
         if self.on_call is not None:
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
         return result
+
+    def _note_graphless(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Note what has no graph: gradients of weights, rows that were made of one, and what is computed from these."""
+        with torch._C.DisableTorchFunction():
+            self.repeated.note(name, args, kwargs, result)
+            if name != "grad" or len(args) != 2:
+                self.inner.note(args, kwargs, result)
+                return
+            inputs = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
+            pairs = zip(inputs, result, strict=True)
+            found = [g for own, g in pairs if g is not None and not g.requires_grad and self._is_made_of_weights(own)]
+            if found:
+                calls = [call for segment in self.segments for call in segment]
+                self.inner.returned(found, data_below(calls, tensors_in(args[0])))
+
+    def _is_made_of_weights(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a weight, or was computed from weights, and from no data that requires a gradient."""
+        if tensor.grad_fn is None:
+            return self.is_weight(self.as_weight(tensor))
+        return all(map(self.is_weight, weights_below([tensor.grad_fn])))
 
     def _pure(self, caller: FrameType, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one of the `_PURE` functions outside modules."""
@@ -223,6 +249,7 @@ class Tape(TorchFunctionMode):
         if torch.is_grad_enabled():
             self._record(func, args, kwargs, result, None)
         self.preparations.note(name, func, args, kwargs, result, None)
+        self._note_graphless(name, args, kwargs, result)
         if self.on_call is not None:
             with torch._C.DisableTorchFunction():
                 self.on_call(name, args, result)
@@ -370,6 +397,8 @@ class Tape(TorchFunctionMode):
                 self._heard += map(weakref.ref, tensors_in(result))
             if not self._depth and not self.pauses:
                 self._graphless.extend((weakref.ref(tensor), module) for tensor in tensors_in(result))
+                with torch._C.DisableTorchFunction():
+                    self.repeated.note("__call__", args, kwargs, result)
             return result
         with torch._C.DisableTorchFunction():
             state = random_state()
@@ -480,7 +509,9 @@ class Tape(TorchFunctionMode):
         if self.through_copies:
             calls = [with_sources(call) for call in calls]
         with outside():
-            found = program_of(calls, losses, self.preparations, self.is_weight, self.as_weight)
+            found = program_of(
+                calls, losses, Notes(self.preparations, self.inner, self.repeated), self.is_weight, self.as_weight
+            )
         if found is not None:
             self.copies.hold(found)
         return found

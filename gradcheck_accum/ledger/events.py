@@ -80,8 +80,9 @@ class Term:
     its backward and is the same in every micro-batch. ``summed`` is how many numbers each element of a sum is itself
     the sum of. ``leaves_out`` means that how many units count depends on the data (some are excluded by value, or by a
     mask), so that ``units`` may be too many. ``samples`` is of how many losses of its kind it is one, each
-    computed by the same model from data of its own; 0 where it is not known to be one of several. ``may_be_batches``
-    means that these may be micro-batches, whose sum should be divided by their number.
+    computed by the same model from data of its own; 0 where it is not known to be one of several. ``in_turn`` is of how
+    many it is one, each of a row that the loop has taken out of what a model gave, with a target of its own.
+    ``may_be_batches`` means that these may be micro-batches, whose sum should be divided by their number.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Term:
     summed: int = 1
     leaves_out: bool = False
     samples: int = 0
+    in_turn: int = 0
     may_be_batches: bool = False
 
     @property

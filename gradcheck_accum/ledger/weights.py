@@ -359,10 +359,13 @@ class _Reader:
         for one in dict.fromkeys(Series(own.lines, kind_in(own.name), gathers=True) for own in every):
             held = [terms for backward in backwards if (terms := [t for t in backward.terms if one.holds(backward, t)])]
             may_be_batches = any(terms[0].may_be_batches for terms in held)
-            if not may_be_batches and not any(terms[0].samples for terms in held):
+            # Rows that a loop takes one by one may be steps, whose losses have as many units each.
+            are_ragged = any(len({t.units for t in terms}) > 1 for terms in held)
+            known = [terms[0].samples or (are_ragged and terms[0].in_turn) for terms in held]
+            if not may_be_batches and not any(known):
                 continue
             evidence, reading = self._read(one, self.steps)
-            is_known = all(len(terms) == 1 or terms[0].samples for terms in held)
+            is_known = all(len(terms) == 1 or of_samples for terms, of_samples in zip(held, known, strict=True))
             if not is_known or not reading.normalised or (may_be_batches and not evidence.is_mean_of_window):
                 if may_be_batches:
                     found[one] = reading.give_up()

@@ -75,7 +75,7 @@ def _shape_of(terms: Sequence[Term]) -> Hashable:
     """The content of terms without their numbers."""
     return tuple(
         (
-            (term.name, term.reduction, term.summed, term.leaves_out, term.samples, term.may_be_batches),
+            (term.name, term.reduction, term.summed, term.leaves_out, term.samples, term.in_turn, term.may_be_batches),
             (_unless_number(term.units), _unless_number(term.rows)),
             tuple(_shape_of_factor(factor) for factor in term.factors),
         )

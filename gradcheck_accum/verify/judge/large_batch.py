@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradcheck_accum.engine.independence import OF_ITEM, SAMPLE, TASK, Proof
+from gradcheck_accum.engine.independence import MAY_BE_PARTS, SAMPLE, TASK, Proof
 from gradcheck_accum.engine.reference import MICRO_BATCHES
 from gradcheck_accum.engine.tolerance import CONFIDENCE
 from gradcheck_accum.ledger.events import Reduction
@@ -163,7 +163,7 @@ def _is_shown_by_samples(measured: Measured) -> bool:
     """
     if measured.coupled_modules or measured.proof is None:
         return True
-    return measured.proof.coupled is True or (measured.normalises and measured.proof.reason != OF_ITEM)
+    return measured.proof.coupled is True or (measured.normalises and measured.proof.reason not in MAY_BE_PARTS)
 
 
 def _only_joined(measured: Measured) -> str:

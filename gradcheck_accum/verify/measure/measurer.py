@@ -71,6 +71,8 @@ _PROVEN = 3
 """Micro-batches that are tested in such a window: each takes dozens of passes through the model."""
 
 
+_IS_A_TASK = "each micro-batch is a separate task, whose loss includes a step on the weights"
+_STEPS_ITSELF = "each micro-batch steps its weights by a gradient of its own data first"
 _WEIGHTS_DIFFER = "its micro-batches ran with different weights, which were changed in between"
 
 
@@ -334,7 +336,7 @@ class Measurer:
         No other layout matches by chance, so the model couples its samples only if none does.
         """
         if any(program.learns for program in programs):
-            raise CannotReplay("each micro-batch is a separate task, whose loss includes a step on the weights")
+            raise CannotReplay(_STEPS_ITSELF if programs[0].learns_from_itself else _IS_A_TASK)
         known = self._layouts.get(where)
         first: _Found | None = None
         problem = ""  # in words: the error itself would hold this frame, with the window's data, in a cycle

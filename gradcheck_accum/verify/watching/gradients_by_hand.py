@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.copied_models import CopyOfModel, Pair
+from gradcheck_accum.engine.graph_nodes import weights_below
 from gradcheck_accum.engine.tolerance import tidied, unit_roundoff
 from gradcheck_accum.engine.transformed import all_samples, as_outside, is_in_grad_of_samples, outside
 from gradcheck_accum.ledger.events import Backward, Factor, Opaque, Operation, Reason, ZeroGrad
@@ -25,7 +26,6 @@ from gradcheck_accum.verify.stack.frames import user_location
 from gradcheck_accum.verify.vectors.inner_products import dense, norm_of, squared_norm
 from gradcheck_accum.verify.watching.autograd_grad import KeptGradients, ReturnedGradients
 from gradcheck_accum.verify.watching.loss_reader import BackwardLosses
-from gradcheck_accum.verify.watching.manual_updates import weights_below
 from gradcheck_accum.verify.watching.run import Run
 
 _Stands = dict[int, Pair]

@@ -12,11 +12,9 @@ from typing import Any, NoReturn
 import torch
 from torch.optim.optimizer import Optimizer
 
+from gradcheck_accum.engine.graph_nodes import weights_below
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.stack.frames import user_location
-
-_MOST_NODES = 20_000
-"""The most nodes of a graph that are searched for weights."""
 
 
 @dataclass
@@ -59,19 +57,3 @@ class UpdateByHand(Optimizer):
     def step(self, closure: Any = None) -> NoReturn:
         """Raises NotImplementedError: only the script knows how to make its update."""
         raise NotImplementedError
-
-
-def weights_below(nodes: Iterable[Any], most: int | None = _MOST_NODES) -> list[torch.Tensor]:
-    """The leaves that a graph accumulates gradients in, as far as its first ``most`` nodes show them."""
-    pending = [node for node in nodes if node is not None]
-    seen = set(pending)
-    found: list[torch.Tensor] = []
-    while pending and (most is None or len(seen) < most):
-        node = pending.pop()
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-            found.append(leaf)
-        following = {inner for inner, _ in node.next_functions if inner is not None} - seen
-        seen |= following
-        pending += following
-    return found

@@ -11,6 +11,7 @@ from torch import nn
 from gradcheck_accum.engine.calls_apart import turns
 from gradcheck_accum.engine.loss_graph import LossReading
 from gradcheck_accum.engine.program import Program
+from gradcheck_accum.engine.rows_in_turn import rows_in_turn
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, Term, product_of
 from gradcheck_accum.ledger.same_number import Same
 from gradcheck_accum.ledger.stated_names import is_length, is_total, is_written_out
@@ -65,19 +66,31 @@ def with_losses_of_samples(reading: LossReading, program: Callable[[], Program |
     """The reading, with the terms noted that are the losses of several samples, each of data of its own.
 
     All of a kind have the same factors, and there are as many as one place has called a module; where nothing is
-    recorded, as parts that the loss's graph falls into.
+    recorded, as parts that the loss's graph falls into. Others are as many as the rows that the loop has taken one by
+    one out of what a model gave.
     """
     several = {kind: number for kind, (number, _) in reading.kinds.items() if number > 1 and _are_alike(reading, kind)}
     if not several:
         return reading
     known = program()
     if known is None:
-        several = {kind: n for kind, n in several.items() if _parts(reading.of_kind(kind)) == n}
+        called = {kind for kind, n in several.items() if _parts(reading.of_kind(kind)) == n}
+        taken = set[str]()
     else:
-        found = {*turns(known, by_place=True)}
-        several = {kind: n for kind, n in several.items() if n in found}
-    terms = (replace(t, samples=several[t.kind]) if t.kind in several else t for t in reading.terms)
-    return replace(reading, terms=tuple(terms)) if several else reading
+        found, rows = {*turns(known, by_place=True)}, rows_in_turn(known)
+        called = {kind for kind, n in several.items() if n in found}
+        taken = {kind for kind, n in several.items() if n == rows} - called
+    return replace(
+        reading,
+        terms=tuple(
+            replace(t, samples=several[t.kind])
+            if t.kind in called
+            else replace(t, in_turn=several[t.kind])
+            if t.kind in taken
+            else t
+            for t in reading.terms
+        ),
+    )
 
 
 def _are_alike(reading: LossReading, kind: str) -> bool:

@@ -12,9 +12,10 @@ from collections.abc import Collection
 
 import torch
 
+from gradcheck_accum.engine.graph_nodes import weights_below
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.stack.frames import user_location
-from gradcheck_accum.verify.watching.manual_updates import OwnSteps, UpdateByHand, weights_below
+from gradcheck_accum.verify.watching.manual_updates import OwnSteps, UpdateByHand
 from gradcheck_accum.verify.watching.returned_updates import UpdatesOfReturned
 from gradcheck_accum.verify.watching.run import Run
 from gradcheck_accum.verify.watching.steps import Steps
