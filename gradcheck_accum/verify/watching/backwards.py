@@ -188,7 +188,7 @@ class Backwards:
             rescale=averaged.rescale if averaged is not None else 1.0,
             cut_off=cut_off - stores if cut_off else _NO_STORES,
             computation=self._run.given.computation(where, given),
-            of_one_batch=backward_losses.of_one_batch,
+            of_one_batch=backward_losses.of_one_batch or (backward_losses.adds_up_none and given.is_one_batch),
         )
         self._journal.add(event)
         self._reads_data = False

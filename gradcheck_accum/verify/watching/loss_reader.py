@@ -53,6 +53,11 @@ class BackwardLosses:
     before: int = 0
     of_one_batch: bool = False
 
+    @property
+    def adds_up_none(self) -> bool:
+        """Whether no terms of a kind are added up that may be micro-batches: their mean is made, or there is one."""
+        return not self.unknown and not any(term.may_be_batches for term in self.reading.terms)
+
     def numbered(self, before: int) -> BackwardLosses:
         """The same, of the loss that comes after ``before`` others of its batch: its terms have names of their own."""
         terms = tuple(
