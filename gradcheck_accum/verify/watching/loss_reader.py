@@ -36,8 +36,8 @@ CACHED_UNSEEN = (
     "to compare, train with the original loss"
 )
 SEVERAL_CARRIED = (
-    "it carries on one of several losses of the window, whose backwards reached no weights: whether these add up to the "
-    "large batch's is not known; to compare, compute one loss for all outputs of the window"
+    "it carries on one of several losses of the window, whose backwards reached no weights: whether these add up to "
+    "that of the large batch is not known; to compare, compute one loss for all outputs of the window"
 )
 _KEPT_ASTRAY = 64
 """Backwards that reach no weight before one that does: a cached loss has one for each of its chunks."""
