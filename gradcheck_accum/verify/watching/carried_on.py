@@ -35,7 +35,9 @@ class CarriedOn:
         """The loop reads the gradient of data."""
         with torch._C.DisableTorchFunction():
             gradient = data.grad
-            memory = memory_of(gradient) if gradient is not None and is_plain(gradient) else None
+            if gradient is None or not is_plain(gradient):
+                return
+            memory = memory_of(gradient)
             if memory is not None:
                 self._read[memory] = TensorWeakRef(gradient)
 
