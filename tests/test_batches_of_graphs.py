@@ -245,3 +245,39 @@ def test_graphs_of_unlike_sizes_with_equal_weights(tmp_path: Path) -> None:
 def test_a_number_that_more_than_the_loss_is_computed_with_is_data(parts: dict[str, object], tmp_path: Path) -> None:
     found = of_known_nodes(tmp_path, **parts)
     assert found.verdict is not Verdict.EQUIVALENT, found.reason
+
+
+# A batch keeps a number with its tensors, which the larger batch has again.
+
+KEPT = LOOP.replace("    y: torch.Tensor\n", "    y: torch.Tensor\n    kept: int = 0\n").replace(
+    "torch.cat([g.y for g in graphs]),", "torch.cat([g.y for g in graphs]), KEPT,"
+)
+NODES = "sum(len(g.x) for g in graphs)"
+SHARE = " * (sum(len(g.x) for g in window[first:first + 2]) / sum(len(g.x) for g in window))"
+
+
+def with_number(kept: str, folder: Path, **parts: object) -> VerifyResult:
+    given = {**OF_NODES, "sizes": UNLIKE, "norm": "nn.Identity()", "checked": False, "scale": SHARE, **parts}
+    return watch_source(KEPT.replace("KEPT", kept).format(**given), folder)
+
+
+@pytest.mark.parametrize("kept", [NODES, "sum(g.edges.shape[1] for g in graphs)"])
+def test_a_number_of_nodes_or_edges_is_that_of_all(kept: str, tmp_path: Path) -> None:
+    result = with_number(kept, tmp_path, checked=True)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ())
+
+
+def test_with_it_a_mistake_is_still_one(tmp_path: Path) -> None:
+    result = with_number(NODES, tmp_path, scale=" / 3")
+    assert (result.verdict, [d.mistake.code for d in result.diagnosis]) == (Verdict.DEVIATES, ["GA104"])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({"kept": NODES, "pooled": "4 * nodes / batch.kept"}, id="the model divides by it"),
+        pytest.param({"kept": "round(10 * float(graphs[0].y[0]))"}, id="it counts nothing"),
+    ],
+)
+def test_another_large_batch_is_not_passed(parts: dict[str, str], tmp_path: Path) -> None:
+    assert with_number(folder=tmp_path, **parts).verdict is Verdict.INCONCLUSIVE

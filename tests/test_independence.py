@@ -388,3 +388,46 @@ def test_sparse_data_is_named_as_what_it_is() -> None:
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "(sparse or nested data is not concatenated)" in result.reason
     assert "Error" not in result.reason and "please report" not in result.reason
+
+
+# Micro-batches of one row, whose targets are flat: equal vectors of two of them are no constant.
+
+
+class Tagger(nn.Module):
+    def __init__(self, *, couples: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.out, self.couples = nn.Embedding(9, 5), nn.Linear(10, 4), couples
+        self.layer = nn.GRU(5, 5, batch_first=True, bidirectional=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states = self.layer(self.words(x))[0]
+        return self.out(states - states.mean(0) if self.couples else states)
+
+
+def tagged(shapes: Sequence[tuple[int, int]]) -> list[Batch]:
+    torch.manual_seed(1)
+    return [(torch.randint(1, 9, shape), torch.randint(0, 4, shape)) for shape in shapes]
+
+
+def of_all_words(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum") / 40
+
+
+ROWS_AND_WORDS = [(4, 6), (4, 5), (1, 4), (4, 6), (4, 5), (1, 7)]
+
+
+def test_a_last_row_of_its_own_is_a_sample() -> None:
+    result = trained(Tagger(couples=False), tagged(ROWS_AND_WORDS), of_all_words, scale=1.0)
+    assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason
+
+
+def test_rows_that_depend_on_each_other_still_do() -> None:
+    result = trained(Tagger(couples=True), tagged(ROWS_AND_WORDS), of_all_words, scale=1.0)
+    assert (result.verdict, codes(result)) == (Verdict.NOT_EQUIVALENT_BY_CONSTRUCTION, {"GA901"}), result.reason
+
+
+def test_single_rows_are_joined_as_samples() -> None:
+    rows = [(1, 4), (1, 6), (1, 5), (1, 7), (1, 3), (1, 6)]
+    result = trained(Tagger(couples=False), tagged(rows), of_all_words, scale=1.0)
+    assert (result.verdict, codes(result)) == (Verdict.EQUIVALENT, set()), result.reason

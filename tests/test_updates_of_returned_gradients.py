@@ -563,3 +563,45 @@ def test_weights_of_a_module_are_followed_too() -> None:
     result = observation.result()
     assert result.verdict is Verdict.EQUIVALENT, result.reason
     assert [w.grad_norm_ratio for w in result.windows] == pytest.approx([1.0] * WINDOWS)
+
+
+# A running mean that takes from what it holds: m + (g - m) / k
+
+
+def incremental(own: Weights, window: list[Batch], late: int = 0, shares: bool = False) -> None:
+    mean, seen = [torch.zeros_like(w) for w in own], 0
+    for k, (x, y) in enumerate(window, start=1 + late):
+        found = torch.autograd.grad(loss_of(own, x, y), own)
+        seen += len(x)
+        for m, g in zip(mean, found, strict=True):
+            m += (g - m) * (len(x) / seen) if shares else (g - m) / k
+    with torch.no_grad():
+        for w, m in zip(own, mean, strict=True):
+            w -= RATE * m
+
+
+def incremental_of_shares(own: Weights, window: list[Batch]) -> None:
+    incremental(own, window, shares=True)
+
+
+def incremental_too_late(own: Weights, window: list[Batch]) -> None:
+    incremental(own, window, late=1)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("update", "rows"),
+    [(incremental, (4, 4, 4)), (incremental_of_shares, (4, 4, 4)), (incremental_of_shares, (4, 2, 5))],
+)
+def test_a_mean_that_takes_from_what_it_holds(update: Update, rows: Sequence[int], reference: str) -> None:
+    result, ratios = watched(update, batches(rows), reference)
+    assert ratios == pytest.approx([1.0] * WINDOWS)
+    assert (result.verdict, result.diagnosis) == (Verdict.EQUIVALENT, ()), result.reason
+
+
+@BOTH
+@pytest.mark.parametrize(("update", "rows"), [(incremental_too_late, (4, 4, 4)), (incremental, (4, 2, 5))])
+def test_one_that_weighs_otherwise_does_not_pass(update: Update, rows: Sequence[int], reference: str) -> None:
+    result, ratios = watched(update, batches(rows), reference)
+    assert ratios != pytest.approx([1.0] * WINDOWS)
+    assert result.verdict in (Verdict.DEVIATES, Verdict.INCONCLUSIVE)

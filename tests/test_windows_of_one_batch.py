@@ -158,3 +158,85 @@ def test_several_walks_of_one_step_may_have_been_meant_as_their_mean(tmp_path: P
     found, reason = verdict_on(loop.format(place="torch.randn(3)", loss="torch.stack(held).sum()"), tmp_path)
     assert found is Verdict.INCONCLUSIVE
     assert "they may or may not be micro-batches" in reason
+
+
+VIEWS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+F = nn.functional
+torch.manual_seed(9)
+loader = DataLoader([[torch.randn(6) + 0.1 * torch.randn(6) for _ in range(3)] for _ in range(24)], batch_size=4)
+
+
+class Agreement(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("middle", torch.zeros(5))
+
+    def forward(self, taught, given):
+        wanted = F.softmax((given - self.middle) / 0.1, 1)
+        with torch.no_grad():
+            self.middle = 0.9 * self.middle + 0.1 * given.mean(0)
+        losses = [-(wanted * F.log_softmax(out, 1)).sum(1).mean() for out in taught]
+        return sum(losses) / DIVISOR
+
+
+student, teacher, agreement = nn.Linear(6, 5), nn.Linear(6, 5), Agreement()
+descent = torch.optim.SGD(student.parameters(), lr=0.1)
+for i, views in enumerate(loader):
+    with torch.no_grad():
+        given = teacher(views[0])
+    loss = agreement([student(view) for view in views[1:]], given)
+    (loss / K).backward()
+    if (i + 1) % K == 0:
+        descent.step()
+        descent.zero_grad()
+"""
+
+
+WINDOWS_OF_A_LOADER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+torch.manual_seed(9)
+loader = DataLoader([[(torch.randn(4, 6), torch.randn(4, 2)) for _ in range(3)] for _ in range(5)], batch_size=None)
+model = nn.Linear(6, 2)
+descent = torch.optim.SGD(model.parameters(), lr=0.1)
+for window in loader:
+    loss = sum(nn.functional.mse_loss(model(x), y) for x, y in window)
+    loss.backward()
+    descent.step()
+    descent.zero_grad()
+"""
+
+
+def views(divisor: str, k: int, change: str = "") -> str:
+    return (
+        VIEWS.replace("DIVISOR", divisor)
+        .replace("K", str(k))
+        .replace("for view in views[1:]", change or "for view in views[1:]")
+    )
+
+
+def test_several_views_of_one_batch_need_no_other_large_batch(tmp_path: Path) -> None:
+    """Its loss keeps a state, so that no batch can be run again: none has to be."""
+    found, reason = verdict_on(views("len(losses)", 1), tmp_path)
+    assert found is Verdict.EQUIVALENT, reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(views("len(losses)", 2), id="several batches a window"),
+        pytest.param(WINDOWS_OF_A_LOADER, id="a sum of losses that share nothing"),
+        pytest.param(
+            views("len(losses)", 1, "for view in views[1].chunk(2)").replace(
+                "given = teacher(views[0])", "given = teacher(views[0][:2])"
+            ),
+            id="parts of a batch",
+        ),
+    ],
+)
+def test_what_may_be_several_batches_stays_open(source: str, tmp_path: Path) -> None:
+    assert verdict_on(source, tmp_path)[0] is Verdict.INCONCLUSIVE

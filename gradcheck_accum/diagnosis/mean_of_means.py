@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from gradcheck_accum.diagnosis.account import Account, Diagnosis, Shares, diagnosis, times
 from gradcheck_accum.ledger.events import Reduction
@@ -62,6 +63,17 @@ def judge_evenness(account: Account, shares: Shares, where: Location) -> Iterato
     if shares.elsewhere and (not own or account.same(*_bounds(_relatives(own)))):
         yield from _judge_evenness_of_ranks(account, shares, where, low, high)
         return
+    if shares.kind is Reduction.SUM and not shares.elsewhere and _are_of_counts_so_far(account, own):
+        yield diagnosis(
+            "GA104",
+            where,
+            f"the sums of this window's micro-batches, which hold {_listed(counts)} units, are divided by the units "
+            f"counted so far, and only the last one by all of them: per-unit weights range from {times(low)} to "
+            f"{times(high)} relative to the large batch",
+            "count the units of the whole window before its first backward()",
+            shares.window,
+        )
+        return
     if all(account.same(count, counts[0]) for count in counts):
         return
     yield diagnosis(
@@ -72,6 +84,13 @@ def judge_evenness(account: Account, shares: Shares, where: Location) -> Iterato
         "sum the loss over the micro-batch and divide by the units of the whole window",
         shares.window,
     )
+
+
+def _are_of_counts_so_far(account: Account, weights: Sequence[Weight]) -> bool:
+    """Whether each weight makes up for a count of the window that has come only to its own micro-batch."""
+    reached = list(accumulate(weight.units or 0.0 for weight in weights))
+    made_up = ((weight.relative or 0.0) * count for weight, count in zip(weights, reached, strict=True))
+    return all(account.same(own, reached[-1]) for own in made_up)
 
 
 def _listed(counts: Sequence[float]) -> str:

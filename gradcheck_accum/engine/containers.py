@@ -173,6 +173,26 @@ def rebuilt(value: Any, found: Callable[[Any], Any]) -> Any:
     return found(value)
 
 
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """What was taken apart, still so, with a ``change`` of everything in it that is no container."""
+
+    def part(item: Any) -> Any:
+        return changed(item, change)
+
+    match value:
+        case Held():
+            return value.mapped(part)
+        case Packed():
+            return Packed(tuple(map(part, value.fields)))
+        case dict():
+            return {key: part(item) for key, item in value.items()}
+        case list():
+            return [part(item) for item in value]
+        case tuple() if type(value) is tuple:
+            return tuple(map(part, value))
+    return change(value)
+
+
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     """The tensors in nested containers and objects, in a fixed order."""
     if isinstance(value, torch.Tensor):

@@ -400,7 +400,7 @@ class Prover:
 
     def _of_twins(self, program: Program, own: Sequence[int], before: Proof) -> Proof:
         """Tests a micro-batch and a modified copy as one batch."""
-        twin = rolled(program, own)
+        twin = rolled(program, own, inputs_of(program))
         if twin is None or all(torch.equal(twin.leaves[i], program.leaves[i]) for i in inputs_of(program)):
             return before
         apart = [self.engine.one_by_one(one, self.parameters) for one in (program, twin)]
@@ -415,14 +415,16 @@ class Prover:
                 continue
             if proof.coupled is False:
                 return proof
-            found += [proof] if proof.coupled else []
+            # What is joined along another dimension than that of one row may be one longer sequence.
+            lengthens = (layout.dimension or layout.states) and _is_one_row(program, own)
+            found += [proof] if proof.coupled and not lengthens else []
         # Joining in the wrong order makes a difference too, so this is only known of samples that have no order.
         known = found and before.reason == ONE_SAMPLE and not program.by_position
         return found[0] if known else Proof(None, reason=problem)
 
     def _is_refused(self, program: Program, own: Sequence[int]) -> bool:
         """Whether the script's code accepts no batch of several samples, in any layout."""
-        twin = rolled(program, own)
+        twin = rolled(program, own, inputs_of(program))
         if twin is None:
             return False
         # Which random numbers are drawn does not matter here.
@@ -516,6 +518,12 @@ def _computes_with_its_data(program: Program, others: Sequence[Program]) -> bool
 def _sizes_of_inputs(program: Program) -> list[torch.Size]:
     """The shapes of the inputs of calls that use weights."""
     return [program.leaves[i].shape for i in sorted(inputs_of(program))]
+
+
+def _is_one_row(program: Program, own: Sequence[int]) -> bool:
+    """Whether all of a micro-batch's own data with several dimensions has one row along the first."""
+    shapes = [program.leaves[i].shape for i in own if program.leaves[i].dim() > 1]
+    return bool(shapes) and all(shape[0] == 1 for shape in shapes)
 
 
 def _holds_rowless(program: Program) -> bool:

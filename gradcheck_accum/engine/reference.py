@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gradcheck_accum.engine.checkpoints import Checkpointed, instead_of_checkpoints, run_as_they_are
+from gradcheck_accum.engine.counts_in_data import Counts, counts_in, with_counts
 from gradcheck_accum.engine.determinism import reference_settings, untouched, without_hooks, without_warnings
 from gradcheck_accum.engine.joining import Layout, join, rows_of, with_all_rows
 from gradcheck_accum.engine.loss_graph import LossReading, read_losses
@@ -75,14 +76,14 @@ class ReferenceEngine:
         """
         layout = layout or Layout()
         self._check(programs)
-        first = programs[0]
-        if layout.sizes:
-            try:
+        first, counts = programs[0], Counts()
+        try:
+            if layout.sizes:
                 first = with_all_rows(programs, layout)
-            except ValueError as error:
-                raise CannotReplay(str(error)) from None
-        elif any(program.constants != first.constants for program in programs):
-            raise CannotReplay("a number or string that the loss is computed with differs between micro-batches")
+            elif any(program.constants != first.constants for program in programs):
+                counts = counts_in(programs)
+        except ValueError as error:
+            raise CannotReplay(str(error)) from None
         draws = None
         if any(program.random for program in programs):
             rows = rows_of(programs, layout)
@@ -96,6 +97,7 @@ class ReferenceEngine:
             raise CannotReplay(str(error)) from None
         except RuntimeError as error:
             raise CannotReplay(_in_our_words(error)) from None
+        first = with_counts(first, counts, leaves)
         if draws is None:
             return self._pass(first, leaves, parameters)
         mode = draws

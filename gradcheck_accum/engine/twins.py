@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,17 +11,20 @@ from gradcheck_accum.engine.memory import versions_of
 from gradcheck_accum.engine.program import Program
 
 
-def rolled(program: Program, data: Sequence[int]) -> Program | None:
+def rolled(program: Program, data: Sequence[int], inputs: Collection[int]) -> Program | None:
     """A micro-batch of other data: floats averaged with their neighbors, integers replaced by them.
 
-    Masks are kept. None if nothing changes.
+    Masks are kept, and so are vectors, but for the flat targets of a single row, one for each of its steps, that are
+    none of the ``inputs`` of models: equal ones would be taken for a constant. None if nothing changes.
     """
     leaves = list(program.leaves)
+    single = {leaf.shape[1] for leaf in (leaves[i] for i in data) if leaf.dim() > 1 and len(leaf) == 1}
     for i in data:
         leaf = leaves[i].detach()
-        if leaf.dim() < 2 or leaf.dtype is torch.bool or _is_mask(leaf):
+        is_flat = leaf.dim() == 1 and len(leaf) in single and i not in inputs
+        if (leaf.dim() < 2 and not is_flat) or leaf.dtype is torch.bool or _is_mask(leaf):
             continue
-        other = (leaf + leaf.roll(1, -1)) / 2 if is_float(leaf) else leaf.roll(1, 1)
+        other = (leaf + leaf.roll(1, -1)) / 2 if is_float(leaf) else leaf.roll(1, min(1, leaf.dim() - 1))
         leaves[i] = other.requires_grad_(leaves[i].requires_grad)
     if all(a is b for a, b in zip(leaves, program.leaves, strict=True)):
         return None

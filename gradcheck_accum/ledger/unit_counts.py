@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from gradcheck_accum.ledger.events import Factor, Operation, Reduction, Term
 from gradcheck_accum.ledger.roles import (
@@ -177,6 +178,9 @@ def _read_sum(evidence: Evidence, columns: Sequence[Column]) -> Counted:
                 found.is_unknown = True
                 found.notes.append(_of_count_with_steps(points[0].term.name, column, points[0].steps))
             return found
+        so_far = _counts_so_far(column, evidence)
+        if so_far:
+            return Counted(Reduction.SUM, left, True, so_far, nothing.own_counts)
         if _counts_otherwise(column, evidence):
             note = _of_unlike_counts(points[0].term.name, _with_own_counts(column, evidence), True)
             return Counted(Reduction.SUM, left, True, divisors, nothing.own_counts, is_unknown=True, notes=[note])
@@ -388,6 +392,31 @@ def _full_window_counts(column: Column, evidence: Evidence) -> list[float]:
             # The same share in all full windows: it counts a part of their units, or more than them (labels of tokens
             # that are never predicted), and would count the same share of the others.
             return [(total or 0.0) * shares[0] for total in shared]
+    return []
+
+
+def _counts_so_far(column: Column, evidence: Evidence) -> list[float]:
+    """What each point's window should be divided by, where a divisor has counted only what of it ran until then.
+
+    It counts the window's units, or its rows, before they are all there: the last micro-batch alone is divided by all.
+    Empty where it does not.
+    """
+    points = evidence.points
+    if not evidence.varies_within_a_window(column) or any(point.divisor > 1 for point in points):
+        return []
+    for own_counts, totals in (
+        ([p.term.units for p in points], [p.window_units for p in points]),
+        ([p.term.rows for p in points], [p.window_rows for p in points]),
+    ):
+        if not all(own_counts) or not all(totals):
+            continue
+        reached = [
+            (i, count)
+            for own in evidence.windows()
+            for i, count in zip(own, accumulate(own_counts[i] or 0.0 for i in own), strict=True)
+        ]
+        if all(evidence.same(column.values[i] * count, 1.0) for i, count in reached):
+            return [total or 0.0 for total in totals]
     return []
 
 

@@ -67,6 +67,18 @@ class Given:
         return frozenset(loader_of[one] for one in data) if data <= loader_of.keys() else frozenset()
 
     @cached_property
+    def is_one_batch(self) -> bool:
+        """Whether one loader gave one batch, and models were called on nothing but whole tensors of it, row by row.
+
+        Views of the same samples have as many rows each; what the loop has cut or copied is no tensor of the batch.
+        """
+        if not isinstance(self.source, Program) or sum(self.draw.batches.values()) != 1:
+            return False
+        data = {tensor for call in self.calls for tensor in call}
+        rows = {place[2][:1] for place in data if isinstance(place, tuple)}
+        return bool(data) and data <= self.draw.place_of.keys() and len(rows) == 1
+
+    @cached_property
     def computation(self) -> int | None:
         """A number for how the loss was computed, if one loader gave all its data: by what calls, of what of a batch.
 

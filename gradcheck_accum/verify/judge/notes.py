@@ -99,6 +99,19 @@ def on_skipped(ledgers: Sequence[Ledger]) -> list[str]:
     return [f"{batches} given by a data loader, and no backward ran on {'it' if skipped == 1 else 'them'}"]
 
 
+def on_given_up(seen: Sequence[ObservedRun]) -> list[str]:
+    """The note on batches that were taken for windows which the end of a data loader left unfilled."""
+    found = [own.given_up for own in seen if own.given_up is not None and not own.given_up.by_zip]
+    batches = sum(own.batches for own in found)
+    if not batches:
+        return []
+    taken = "1 batch was" if batches == 1 else f"{batches} batches were"
+    return [
+        f"{taken} taken at line {found[0].at.line} for windows that the end of the data loader left unfilled, and no "
+        f"backward ran on {'it' if batches == 1 else 'them'}: left out by the script"
+    ]
+
+
 def on_reworked(ledgers: Sequence[Ledger]) -> list[str]:
     """The notes on gradients that the loop changed by hand right before its steps, by the place of the change."""
     steps: dict[Location, set[int]] = {}

@@ -26,6 +26,7 @@ from gradcheck_accum.verify.watching.framework_remedies import Remark
 from gradcheck_accum.verify.watching.manual_updates import OwnSteps
 from gradcheck_accum.verify.watching.observer import Observer
 from gradcheck_accum.verify.watching.rank_averaging import Needless
+from gradcheck_accum.verify.watching.unfilled_windows import GivenUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class ObservedRun:
     """Where gradients were first returned, and not accumulated, of what no optimizer has."""
     why_not_followed: str = ""
     """Why the updates that the loop makes of returned gradients were not followed, where they were to be."""
+    given_up: GivenUp | None = None
+    """What the loop took from a data loader for windows that it could not fill, and never ran."""
 
     @classmethod
     def of(cls, observer: Observer, *, complete: bool) -> ObservedRun:
@@ -88,6 +91,7 @@ class ObservedRun:
             run.mode,
             observer.returned.asked_at,
             observer.returned.why_not,
+            run.batches.unfilled.given_up() if complete and run.journal.from_start else None,
         )
 
     def portable(self) -> ObservedRun:
@@ -124,7 +128,8 @@ class ObservedRun:
             return self
         events = tuple(takewhile(lambda event: event not in beyond, self.trace.events))
         measured = list(takewhile(lambda m: m.step not in beyond, self.measured))
-        return replace(self, trace=replace(self.trace, events=events, complete=False), measured=measured)
+        trace = replace(self.trace, events=events, complete=False)
+        return replace(self, trace=trace, measured=measured, given_up=None)
 
     def by_optimizer(self) -> dict[str, list[Measured]]:
         """The steps of each optimizer as they were measured here, in order."""

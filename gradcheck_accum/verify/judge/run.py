@@ -36,6 +36,7 @@ from gradcheck_accum.verify.judge.notes import (
     on_chunks,
     on_cost,
     on_discarded,
+    on_given_up,
     on_optimizers,
     on_proof,
     on_ranks,
@@ -145,6 +146,7 @@ def judge_ranks(
     notes += on_accumulation(reports, diagnosis)
     notes += on_discarded(ledgers)
     notes += on_skipped(ledgers)
+    notes += on_given_up(seen)
     notes += on_reworked(ledgers)
     equivalent = [m.proof for m, r in chosen if r.verdict is Verdict.EQUIVALENT]
     proofs = [proof for proof in equivalent if proof is not None and not proof.unit]
@@ -353,7 +355,8 @@ def _verdict(
     if verdict is Verdict.DEVIATES and not diagnosis:
         reason += "; the cause was not recognized"
     if verdict is Verdict.EQUIVALENT and all(own.trace.complete for own in seen):
-        return _unless_never_stepped(ledgers) or _unless_refused_in_doubt(ledgers) or (verdict, reason)
+        doubt = _unless_never_stepped(ledgers) or _unless_refused_in_doubt(ledgers) or _unless_given_up_by_zip(seen)
+        return doubt or (verdict, reason)
     return verdict, reason
 
 
@@ -384,6 +387,20 @@ def _unless_never_stepped(ledgers: Sequence[Ledger]) -> tuple[Verdict, str] | No
                 f"{names} alone, whose step() was never called: run the loop on more data, until it steps"
             )
     return None
+
+
+def _unless_given_up_by_zip(seen: Sequence[ObservedRun]) -> tuple[Verdict, str] | None:
+    """Inconclusive, if ``zip`` took batches that it gave to no one: no statement of the loop leaves them out."""
+    found = [own.given_up for own in seen if own.given_up is not None and own.given_up.by_zip]
+    if not found:
+        return None
+    batches = sum(own.batches for own in found)
+    taken, them = ("1 batch", "it") if batches == 1 else (f"{batches} batches", "them")
+    return Verdict.INCONCLUSIVE, (
+        f"zip() at line {found[0].at.line} took {taken} from a data loader and gave {them} up, because too few were "
+        f"left for a whole window: no backward ran on {them}, and whether that is meant is unknown (train on a shorter "
+        f"window, or leave {them} out by a condition)"
+    )
 
 
 def _own_step(steps: OwnSteps) -> str:

@@ -24,6 +24,7 @@ from gradcheck_accum.verify.vectors.inner_products import InnerProducts
 from gradcheck_accum.verify.watching.framework_remedies import Remark
 from gradcheck_accum.verify.watching.manual_updates import OwnSteps
 from gradcheck_accum.verify.watching.rank_averaging import Needless
+from gradcheck_accum.verify.watching.unfilled_windows import GivenUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ _REPORTS = Portable(
         Cost,
         Draw,
         Given,
+        GivenUp,
         InnerProducts,
         Location,
         LossReading,

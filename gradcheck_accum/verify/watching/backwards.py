@@ -188,7 +188,7 @@ class Backwards:
             rescale=averaged.rescale if averaged is not None else 1.0,
             cut_off=cut_off - stores if cut_off else _NO_STORES,
             computation=self._run.given.computation(where, given),
-            of_one_batch=backward_losses.of_one_batch,
+            of_one_batch=backward_losses.of_one_batch or (backward_losses.adds_up_none and given.is_one_batch),
         )
         self._journal.add(event)
         self._reads_data = False
@@ -226,9 +226,12 @@ class Backwards:
 
     def _gradient_read(self, tensor: torch.Tensor) -> None:
         """The loop reads ``.grad`` of a tensor: of data, it is what the last backward was for."""
-        if self._attention.idle or self._reads_data:
+        if self._attention.idle or not tensor.is_leaf or not tensor.requires_grad:
             return
-        if tensor.is_leaf and tensor.requires_grad and not self._losses.tape.is_weight(tensor):
+        if self._losses.tape.is_weight(tensor):
+            return
+        self._losses.carried.read(tensor)
+        if not self._reads_data:
             self._reads_data = True
             self._journal.add(DataGradientRead(where=user_location()))
 

@@ -16,6 +16,7 @@ from gradcheck_accum.verify.provenance.following import MOST_FRAMES
 from gradcheck_accum.verify.provenance.lines import CallChain
 from gradcheck_accum.verify.provenance.turns import in_one_turn
 from gradcheck_accum.verify.stack.frames import user_frames
+from gradcheck_accum.verify.watching.unfilled_windows import UnfilledWindows
 
 
 def identity_of(program: Program | None) -> int | None:
@@ -56,6 +57,7 @@ class BatchCounter:
         self._backwards = 0
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._pass_count = 0
+        self.unfilled = UnfilledWindows()
 
     def drawn(self, iterator: Any, loader: int, is_first: bool) -> None:
         """The iterator of a data loader, by its number, yielded a batch, maybe the first of a pass over its data."""
@@ -65,6 +67,11 @@ class BatchCounter:
             self._pass_count += 1
         self.current_pass = self._passes[iterator]
         self._given[self.current_pass] += 1
+        self.unfilled.drawn(self.current_pass, loader)
+
+    def ended(self, iterator: Any) -> None:
+        """The iterator of a data loader has no more batches in this pass."""
+        self.unfilled.ended(self._passes.get(iterator), iterator)
 
     @property
     def drawn_since(self) -> int:
@@ -113,6 +120,7 @@ class BatchCounter:
                 new = not in_one_turn(self._chain, user_frames(MOST_FRAMES))
         if (new and not losses_before) or self.number < 0:
             self.number += 1
+            self.unfilled.ran(self.current_pass)
             self._lines, self._data, self._sources, self._ways = set(), set(), set(), {}
         self._draws.clear()
         self._backwards += 1

@@ -19,6 +19,7 @@ from gradcheck_accum.ledger.events import Factor, Operation
 from gradcheck_accum.ledger.location import Location
 from gradcheck_accum.verify.provenance.given_gradients import Side, sides_of_gradient, sides_of_gradients
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
+from gradcheck_accum.verify.watching.carried_on import CarriedOn
 
 _AS_CLOSE = 1e-5
 """How far a product of numbers and weights may be off due to rounding in float32."""
@@ -56,6 +57,7 @@ class GivenGradients:
     """
 
     tape: Tape
+    carried: CarriedOn
     _of_numbers: set[Location] = field(default_factory=set)
     _of_rows: set[Location] = field(default_factory=set)
 
@@ -83,6 +85,8 @@ class GivenGradients:
         first = float(gradient.reshape(-1)[0])
         if not loss.dim():
             return Given(_factors(sides, first, where))
+        if self.carried.is_of(gradient):
+            return Given(weights=gradient, is_of_vector=True)
         _, others = _apart(sides)
         is_uniform = gradient.numel() == 1 or bool((gradient == first).all())
         if is_uniform and not any(isinstance(side.value, torch.Tensor) and side.value.dim() for side in others):

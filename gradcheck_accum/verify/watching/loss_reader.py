@@ -21,6 +21,7 @@ from gradcheck_accum.ledger.weights import TERMS_OR_MICRO_BATCHES
 from gradcheck_accum.verify.book.marks import Mark
 from gradcheck_accum.verify.provenance.operands import parts_of_operand
 from gradcheck_accum.verify.stack.frames import location_of, scaling_frame
+from gradcheck_accum.verify.watching.carried_on import CarriedOn
 from gradcheck_accum.verify.watching.dispatch_modes import without_modes
 from gradcheck_accum.verify.watching.given_gradients import Given, GivenGradients
 from gradcheck_accum.verify.watching.several_batches import (
@@ -33,6 +34,10 @@ from gradcheck_accum.verify.watching.several_batches import (
 CACHED_UNSEEN = (
     f"its loss contains {CACHED}: neither its reduction nor its units are visible, so its intended weight is unknown; "
     "to compare, train with the original loss"
+)
+SEVERAL_CARRIED = (
+    "it carries on one of several losses of the window, whose backwards reached no weights: whether these add up to "
+    "that of the large batch is not known; to compare, compute one loss for all outputs of the window"
 )
 _KEPT_ASTRAY = 64
 """Backwards that reach no weight before one that does: a cached loss has one for each of its chunks."""
@@ -53,6 +58,11 @@ class BackwardLosses:
     before: int = 0
     of_one_batch: bool = False
 
+    @property
+    def adds_up_none(self) -> bool:
+        """Whether no terms of a kind are added up that may be micro-batches: their mean is made, or there is one."""
+        return not self.unknown and not any(term.may_be_batches for term in self.reading.terms)
+
     def numbered(self, before: int) -> BackwardLosses:
         """The same, of the loss that comes after ``before`` others of its batch: its terms have names of their own."""
         terms = tuple(
@@ -72,7 +82,8 @@ class LossReader:
         self.tape = Tape(on_scalar=_note_scaling)
         self.precision = 0.0
         self.records = records
-        self._given = GivenGradients(self.tape)
+        self.carried = CarriedOn()
+        self._given = GivenGradients(self.tape, self.carried)
         self.counts = LateCounts()
         self._scales: dict[Any, float] = {}
         self._scale_read: weakref.WeakKeyDictionary[Any, tuple[Mark, float]]
@@ -148,6 +159,10 @@ class LossReader:
             terms, unknown = self._cached(reading.terms)
             program = program if program is not None and program.is_cached else None
             return BackwardLosses(replace(reading, terms=terms), program, unknown, presumed)
+        if self.carried.losses > 1 and self._carries_on(weights, recorded):
+            return BackwardLosses(
+                replace(reading, terms=_of_unknown_weight(reading.terms)), program, SEVERAL_CARRIED, presumed
+            )
         of_samples = with_losses_of_samples(reading, recorded)
         if has_a_term_per_batch(reading, drawn, recorded):
             one_by_one = are_of_samples_one_by_one(drawn, recorded())
@@ -163,6 +178,13 @@ class LossReader:
             )
         one_batch = is_of_one_batch(reading, recorded)
         return BackwardLosses(of_samples, program, presumed=presumed, of_one_batch=one_batch)
+
+    def _carries_on(self, weights: Any, program: Callable[[], Program | None]) -> bool:
+        """Whether a loss is a model's output times the gradient that another loss's backward has given it."""
+        if isinstance(weights, torch.Tensor):
+            return self.carried.is_of(weights)
+        known = program()
+        return known is not None and any(map(self.carried.is_of, known.leaves))
 
     def _note_precision(self, losses: Sequence[torch.Tensor]) -> None:
         roundoffs = [unit_roundoff(loss.dtype) for loss in losses if loss.is_floating_point()]
@@ -220,11 +242,13 @@ class LossReader:
 
     def went_astray(self, reading: LossReading) -> None:
         """A backward has reached no weight: it may have computed the gradients of a cached loss."""
+        self.carried.reached_data(reading.reductions)
         self._astray.append(reading)
         del self._astray[:-_KEPT_ASTRAY]
 
     def next_micro_batch(self) -> None:
         """A backward has filled gradients: the earlier ones that reached no weight are not needed any more."""
+        self.carried.goes_on()
         self._astray.clear()
 
     def next_segment(self) -> None:

@@ -218,6 +218,10 @@ class Observer:
         self.run.batches.drawn(iterator, number, is_first)
         self.run.given.drew(iterator, number, batch)
 
+    def ended(self, iterator: Any) -> None:
+        """A data loader's iterator has no more batches."""
+        self.run.batches.ended(iterator)
+
     def checkpointed(self, function: Callable[..., Any], call: Callable[..., Any], args: Any) -> Any:
         """A function is run that is checkpointed, with ``args`` by ``call``."""
         return call(*args) if self.idle else self.run.losses.tape.call_checkpointed(function, call, args)

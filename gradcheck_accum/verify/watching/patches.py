@@ -427,7 +427,11 @@ def _patch_data(observer: Observer, stack: ExitStack) -> None:
         observer.iterated(self, loader)
 
     def draw(self: Any) -> Any:
-        item = original(self)
+        try:
+            item = original(self)
+        except StopIteration:
+            observer.tell(observer.ended, self)
+            raise
         # Workers that persist keep one iterator for every pass; it counts what it gave from the start of each.
         observer.tell(observer.drew, self, item, self._num_yielded == 1)
         return item

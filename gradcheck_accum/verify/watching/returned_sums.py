@@ -245,7 +245,12 @@ class ReturnedSums:
         return own
 
     def _of_both(self, left: Sum, first: torch.Tensor, right: Sum, second: torch.Tensor) -> Followed:
-        if left.key != right.key or first.shape != second.shape or any(own in left.factors for own in right.factors):
+        if left.key != right.key or first.shape != second.shape:
+            return UNKNOWN
+        in_doubt = left.is_doubtful or right.is_doubtful
+        twice = left.factors.keys() & right.factors.keys()
+        if twice and not (in_doubt or _subtracts(left) or _subtracts(right)):
+            # A gradient that is added again, as it is, would count twice: what that is for is not known.
             return UNKNOWN
         if (left.is_left and right.factors) or (right.is_left and left.factors):
             # A sum that was not cleared after the update, or a momentum of 1.
@@ -260,12 +265,11 @@ class ReturnedSums:
             own = left if left.factors else right
             return replace(own, has_rest=has_rest, is_left=False)
         self.added_up.update(left.factors, right.factors)
-        return Sum(
-            left.key,
-            {**left.whole(), **right.whole()},
-            has_rest=has_rest,
-            in_doubt=left.is_doubtful or right.is_doubtful,
-        )
+        # A running mean takes from what it holds: a gradient may be in both.
+        factors = left.whole()
+        for own_of, factor in right.whole().items():
+            factors[own_of] = factors.get(own_of, 0.0) + factor
+        return Sum(left.key, factors, has_rest=has_rest, in_doubt=in_doubt)
 
     # What is written
 
@@ -347,6 +351,11 @@ class ReturnedSums:
         """The parameters that share the memory of any of these tensors."""
         memories = {memory_of(own) for own in tensors_in(written)} - {None}
         return [key for key, parameter in self._book.parameters.items() if memory_of(parameter) in memories]
+
+
+def _subtracts(own: Sum) -> bool:
+    """Whether a sum holds gradients less than not at all."""
+    return any(factor < 0 for factor in own.whole().values())
 
 
 def _times(own: Followed | None, number: Number) -> Followed | None:

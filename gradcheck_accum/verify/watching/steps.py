@@ -189,6 +189,7 @@ class Steps:
             self._journal.add(Opaque(where=where, stores=step.stores, reason=Reason(INSIDE_BACKWARD)))
         self._journal.add(step)
         self._arrivals.averaging.stepped()
+        self._losses.carried.step()
         self._pending = self._measuring.before(
             optimizer,
             step,
