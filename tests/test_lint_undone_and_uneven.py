@@ -1,0 +1,49 @@
+"""Backwards that are undone, pieces that are uneven, and what a generator, a quotient and a sum of losses tell."""
+
+from __future__ import annotations
+
+import pytest
+from labelled_loops import LabelledLoop, labelled_loops
+from loops_with_places import codes_in
+
+HEAD = """\
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+"""
+LOOPS = labelled_loops("""\
+## Two networks of two windows, and one loss
+#: right: what the slow one has is divided by its own number
+quick, slow = nn.Linear(6, 3), nn.Linear(6, 3)
+often = torch.optim.SGD(quick.parameters(), lr=0.1)
+seldom = torch.optim.SGD(slow.parameters(), lr=0.1)
+NEAR, FAR = 2, 6
+for i, (x, y) in enumerate(DataLoader(TensorDataset(torch.randn(96, 6), torch.randint(3, (96,))), batch_size=4), 1):
+    ((F.cross_entropy(quick(x), y) + F.cross_entropy(slow(x), y)) / NEAR).backward()
+    if i % NEAR == 0:
+        often.step()
+        often.zero_grad()
+    if i % FAR == 0:
+        for p in slow.parameters():
+            p.grad *= NEAR / FAR
+        seldom.step()
+        seldom.zero_grad()
+
+#= right: put back once they were multiplied
+-            p.grad *= NEAR / FAR
++            p.grad = p.grad * (NEAR / FAR)
+
+#= GA101: nothing is
+-            p.grad *= NEAR / FAR
++            pass
+""")
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=str)
+def test_undone_and_uneven(loop: LabelledLoop) -> None:
+    """A finding for each mistake, and none for its look-alike."""
+    assert sorted(set(codes_in(HEAD + loop.source))) == loop.codes
