@@ -197,7 +197,9 @@ def _is_constant(number: Num) -> bool:
 
 def _computed(op: Operator, left: Num, right: Num) -> Num | None:
     if op is Operator.DIV:
-        if isinstance(left.value, float) or isinstance(right.value, float):
+        # What moves with the turns, and counts nothing that the source names, is a factor with whatever is below it.
+        moves = not (left.origins or left.tags)
+        if moves or isinstance(left.value, float) or isinstance(right.value, float):
             return left.derive(left.value / right.value, right)
         return left.derive(Fraction(left.value) / Fraction(right.value), right)
     if op is Operator.POW and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
