@@ -40,6 +40,41 @@ for i, (x, y) in enumerate(DataLoader(TensorDataset(torch.randn(96, 6), torch.ra
 #= GA101: nothing is
 -            p.grad *= NEAR / FAR
 +            pass
+
+## A generator that says where it is
+#: right: it is somewhere else in each turn
+class Guide:
+    def __init__(self, net, opt, every):
+        self.net, self.opt, self.every = net, opt, every
+        self.place = self.number = 0
+
+    def batches(self, loader):
+        self.number = len(loader)
+        for self.place, batch in enumerate(loader):
+            yield batch
+
+    def step(self):
+        if (self.place + 1) % self.every == 0 or self.place + 1 == self.number:
+            self.opt.step()
+            self.opt.zero_grad()
+
+net = nn.Linear(6, 3)
+guide = Guide(net, torch.optim.SGD(net.parameters(), lr=0.1), 4)
+for x, y in guide.batches(DataLoader(TensorDataset(torch.randn(96, 6), torch.randint(3, (96,))), batch_size=4)):
+    (F.cross_entropy(net(x), y) / 4).backward()
+    guide.step()
+
+#= GA101: what the loop itself counts is known
+-        for self.place, batch in enumerate(loader):
+-            yield batch
++        yield from loader
+
+-        if (self.place + 1) % self.every == 0 or self.place + 1 == self.number:
++        self.place += 1
++        if self.place % self.every == 0:
+
+-    (F.cross_entropy(net(x), y) / 4).backward()
++    F.cross_entropy(net(x), y).backward()
 """)
 
 
