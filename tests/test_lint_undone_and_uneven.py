@@ -75,6 +75,32 @@ for x, y in guide.batches(DataLoader(TensorDataset(torch.randn(96, 6), torch.ran
 
 -    (F.cross_entropy(net(x), y) / 4).backward()
 +    F.cross_entropy(net(x), y).backward()
+
+## Losses that are held for several windows
+#: GA801: until a report
+net = nn.Linear(6, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+shown = torch.tensor(0.0)
+for i, (x, y) in enumerate(DataLoader(TensorDataset(torch.randn(960, 6), torch.randint(3, (960,))), batch_size=4), 1):
+    loss = F.cross_entropy(net(x), y) / 4
+    shown += loss
+    loss.backward()
+    if i % 4 == 0:
+        opt.step()
+        opt.zero_grad()
+    if i % 24 == 0:
+        print(shown.item() / 6)
+        shown = torch.tensor(0.0)
+
+#= right: a report of each window
+-    if i % 24 == 0:
+-        print(shown.item() / 6)
++    if i % 4 == 0:
++        print(shown.item())
+
+#= right: their numbers
+-    shown += loss
++    shown += loss.detach()
 """)
 
 
