@@ -101,6 +101,35 @@ for i, (x, y) in enumerate(DataLoader(TensorDataset(torch.randn(960, 6), torch.r
 #= right: their numbers
 -    shown += loss
 +    shown += loss.detach()
+
+## Objects with fields
+#: GA101: the second has windows that losses are not divided for
+@dataclasses.dataclass
+class Phase:
+    rate: float
+    every: int
+
+def undivided(every):
+    def run(loss):
+        (loss / every).backward()
+    return run
+
+net = nn.Linear(6, 3)
+phases = [Phase(0.1, 2), Phase(0.01, 4)]
+run = undivided(phases[0].every)
+loader = DataLoader(TensorDataset(torch.randn(64, 6), torch.randint(3, (64,))), batch_size=4)
+for phase in phases:
+    opt = torch.optim.SGD(net.parameters(), lr=phase.rate)
+    for i, (x, y) in enumerate(loader, 1):
+        run(F.cross_entropy(net(x), y))
+        if i % phase.every == 0:
+            opt.step()
+            opt.zero_grad()
+
+#= right: each is divided for its own
+-for phase in phases:
++for phase in phases:
++    run = undivided(phase.every)
 """)
 
 
