@@ -16,6 +16,58 @@ from torch.utils.data import DataLoader, TensorDataset
 
 """
 LOOPS = labelled_loops("""\
+## Adversarial steps inside a loop over the data
+#: GA202: the steps clear what the window had gathered
+def fit(net, opt, batches, K, tries):
+    for i, (x, y) in enumerate(batches):
+        (F.cross_entropy(net(x), y) / K).backward()
+        if (i + 1) % K == 0 or i + 1 == len(batches):
+            for _ in range(tries):
+                worst = F.cross_entropy(net(x), y)
+                opt.zero_grad()
+                worst.backward()
+            opt.step()
+            opt.zero_grad()
+
+#= GA202: as many as the source says
+-            for _ in range(tries):
++            for _ in range(3):
+
+#= right: each micro-batch is a window
+-        (F.cross_entropy(net(x), y) / K).backward()
+-        if (i + 1) % K == 0 or i + 1 == len(batches):
++        F.cross_entropy(net(x), y).backward()
++        if net is not None:
+
+#= right: they are added to what was gathered
+-                opt.zero_grad()
+-                worst.backward()
++                (worst / K).backward()
+
+-        (F.cross_entropy(net(x), y) / K).backward()
+-        if (i + 1) % K == 0 or i + 1 == len(batches):
++        F.cross_entropy(net(x), y).backward()
++        if net is not None:
+
+#: GA103: what is put back by hand is lost for no window, and its scale not known
+def fit(net, opt, batches, K, tries):
+    for i, (x, y) in enumerate(batches):
+        (F.cross_entropy(net(x), y) / K).backward()
+        if (i + 1) % K == 0 or i + 1 == len(batches):
+            opt.step()
+            opt.zero_grad()
+
+#= right: gradients that were kept are put back
+-            opt.step()
++            kept = {name: p.grad.clone() for name, p in net.named_parameters()}
++            for attempt in range(tries):
++                worst = F.cross_entropy(net(x), y)
++                opt.zero_grad()
++                worst.backward()
++            for name, p in net.named_parameters():
++                p.grad = kept[name]
++            opt.step()
+
 ## Two networks of two windows, and one loss
 #: right: what the slow one has is divided by its own number
 quick, slow = nn.Linear(6, 3), nn.Linear(6, 3)

@@ -267,7 +267,8 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
     if not trains:
         return [element], False, False
     inner = inner_training_loop(run, loop.body)
-    if inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner):
+    holds_a_pass = inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner)
+    if holds_a_pass and not _makes_gradients_itself(run, loop.body):
         return [element, element], False, False
     is_made = isinstance(source, (v.Data, Tensor)) and not _comes_before_data(run, source, loop)
     if run.loops.passes or is_made:
@@ -278,6 +279,18 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * assumed_length(run, source), True, True
+
+
+def _makes_gradients_itself(run: State, body: Iterable[syntax.Node]) -> bool:
+    """Whether statements make gradients outside of the loops in them: of what the loop around gives them."""
+    for statement in body:
+        if isinstance(statement, (syntax.For, syntax.While)) or not run.reach.backward(statement):
+            continue
+        if not any(run.reach.is_training_loop(node) for node in walk(statement)):
+            return True
+        if _makes_gradients_itself(run, children(statement)):
+            return True
+    return False
 
 
 def _comes_before_data(run: State, source: v.Data | Tensor, loop: syntax.For) -> bool:
