@@ -68,6 +68,107 @@ def fit(net, opt, batches, K, tries):
 +                p.grad = kept[name]
 +            opt.step()
 
+## Pieces of one size, and what is left
+#: GA104: four, four and two rows count alike
+net = nn.Linear(6, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.randn(80, 6), torch.randint(3, (80,))), batch_size=10):
+    opt.zero_grad()
+    parts = list(zip(x.split(4), y.split(4)))
+    for a, b in parts:
+        (F.cross_entropy(net(a), b) / len(parts)).backward()
+    opt.step()
+
+#= right: each counts its rows
+-        (F.cross_entropy(net(a), b) / len(parts)).backward()
++        (F.cross_entropy(net(a), b) * (len(a) / len(x))).backward()
+
+#= right: sums over all of the batch
+-        (F.cross_entropy(net(a), b) / len(parts)).backward()
++        (F.cross_entropy(net(a), b, reduction="sum") / len(x)).backward()
+
+#= right: the gradients of a whole batch, kept and taken apart with it
+-    for a, b in parts:
+-        (F.cross_entropy(net(a), b) / len(parts)).backward()
++    with torch.no_grad():
++        found = torch.cat([net(a) for a, b in parts])
++    leaf = found.requires_grad_()
++    F.cross_entropy(leaf, y).backward()
++    for (a, b), own in zip(parts, leaf.grad.split(4)):
++        torch.dot(net(a).flatten(), own.flatten()).backward()
+
+#= right: a term at a place that the source writes has none of the rows
+-        (F.cross_entropy(net(a), b) / len(parts)).backward()
++        edge = net(torch.zeros(1, 6)).pow(2).mean() / len(parts)
++        (F.cross_entropy(net(a), b) * (len(a) / len(x)) + edge).backward()
+
+#= GA101: but counts once for each piece
+-        (F.cross_entropy(net(a), b) / len(parts)).backward()
++        edge = net(torch.zeros(1, 6)).pow(2).mean()
++        (F.cross_entropy(net(a), b) * (len(a) / len(x)) + edge).backward()
+
+#= right: five and five rows are alike
+-    parts = list(zip(x.split(4), y.split(4)))
++    parts = list(zip(x.split(5), y.split(5)))
+
+#= GA104: three chunks of ten rows have four, four and two
+-    parts = list(zip(x.split(4), y.split(4)))
++    parts = list(zip(x.chunk(3), y.chunk(3)))
+
+#= GA104: as a function
+-    parts = list(zip(x.split(4), y.split(4)))
++    parts = list(zip(torch.chunk(x, 3), torch.chunk(y, 3)))
+
+#= right: how many rows are split is not shown
+-for x, y in DataLoader(TensorDataset(torch.randn(80, 6), torch.randint(3, (80,))), batch_size=10):
++for x, y in DataLoader(TensorDataset(*torch.load("rows.pt")), batch_size=int(input())):
+
+#= right: how many there are is a setting, by which a number is divided that is not shown
+-for x, y in DataLoader(TensorDataset(torch.randn(80, 6), torch.randint(3, (80,))), batch_size=10):
++import config as args
++for x, y in DataLoader(TensorDataset(*torch.load("rows.pt")), batch_size=args.batch_size):
+
+-    parts = list(zip(x.split(4), y.split(4)))
+-    for a, b in parts:
+-        (F.cross_entropy(net(a), b) / len(parts)).backward()
++    few = args.batch_size // args.accumulation_steps
++    for a, b in zip(x.split(few), y.split(few)):
++        (F.cross_entropy(net(a), b) / args.accumulation_steps).backward()
+
+#= GA104: entries of a dictionary by their names
+-    parts = list(zip(x.split(4), y.split(4)))
+-    for a, b in parts:
+-        (F.cross_entropy(net(a), b) / len(parts)).backward()
++    whole = {"rows": x, "kinds": y}
++    parts = [dict(zip(whole, each)) for each in zip(*(one.split(4) for one in whole.values()))]
++    for part in parts:
++        (F.cross_entropy(net(part["rows"]), part["kinds"]) / len(parts)).backward()
+
+#: GA104: rows that a part of shuffled places chooses
+net = nn.Linear(6, 3)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+rows, kinds = torch.randn(80, 6), torch.randint(3, (80,))
+order = torch.randperm(80)
+for begin in range(0, 80, 10):
+    own = order[begin:begin + 10]
+    x, y = rows[own], kinds[own]
+    opt.zero_grad()
+    for a, b in zip(x.chunk(3), y.chunk(3)):
+        (F.cross_entropy(net(a), b) / 3).backward()
+    opt.step()
+
+#= right: alike
+-    for a, b in zip(x.chunk(3), y.chunk(3)):
+-        (F.cross_entropy(net(a), b) / 3).backward()
++    for a, b in zip(x.chunk(5), y.chunk(5)):
++        (F.cross_entropy(net(a), b) / 5).backward()
+
+#= right: a share of a sum that grows is no division
+-    for a, b in zip(x.chunk(3), y.chunk(3)):
+-        (F.cross_entropy(net(a), b) / 3).backward()
++    for a in x.split(4):
++        ((net(a) * ((begin // 10 + 1) / 8)).sum() / len(x)).backward()
+
 ## Two networks of two windows, and one loss
 #: right: what the slow one has is divided by its own number
 quick, slow = nn.Linear(6, 3), nn.Linear(6, 3)

@@ -52,10 +52,10 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
         case v.Chunks():
             # What a loop splits into windows is not a window itself: all of the data, split into micro-batches.
             is_pass = trains and run.loops.passes == 0 and run.reach.steps(loop.body)
-            piece = _windows_of(run, source, loop) if trains else source.piece
+            pieces = _windows_of(run, source, loop) if trains else source.batches()
             if is_pass and source.assumed:
-                return [piece] * assumed_length(run, source), True, True
-            return [piece] * source.count, True, is_pass
+                return pieces[:1] * assumed_length(run, source), True, True
+            return pieces, True, is_pass
         case v.Data() if (along := _along(run, source, loop, trains)) is not None:
             return along
         case v.Stream(of=whole) if whole is not None and source.turn == run.loops.turn:
@@ -133,11 +133,11 @@ def _is_window(value: Any) -> bool:
     return isinstance(value, v.Chunks) or (isinstance(value, list) and v.is_data(value))
 
 
-def _windows_of(run: State, data: v.Chunks, loop: syntax.For) -> v.Data:
-    """Each of what data are split into: a batch, and no part of one, where an inner loop splits it again."""
+def _windows_of(run: State, data: v.Chunks, loop: syntax.For) -> list[v.Data]:
+    """What data are split into: batches, and no parts of one, where an inner loop splits each of them again."""
     inner = inner_training_loop(run, loop.body)
     splits_again = inner is not None and _consumes(inner, loop)
-    return replace(data.piece, is_part=False) if splits_again else data.piece
+    return [replace(piece, is_part=False) for piece in data.batches()] if splits_again else data.batches()
 
 
 def listed_in(run: State, source: Any) -> Listed | None:

@@ -131,6 +131,10 @@ class Recorder:
         elif not self._is_of_part:
             self.units, self.knows_units = self.assumed_units, False
 
+    def is_assumed(self, rows: int) -> bool:
+        """Whether a number of rows was made from the assumed one, which divides no number of the source."""
+        return rows % self.assumed_units == 0
+
     def is_size(self, number: Num) -> bool:
         """Whether a number is the one that a loader was given for the size of its batches, and micro-batches are."""
         is_their_size = self.knows_units and number.value == self.units
@@ -410,7 +414,7 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
     for part in parts:
         seen[part.name] = seen.get(part.name, 0) + 1
         name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
-        known = None if part.reduction is Reduction.NONE else float(units)
+        known = None if part.reduction is Reduction.NONE or part.of_constants else float(units)
         factors = _read(part.factors)
         terms.append(Term(name, part.reduction, known, factors, known, leaves_out=part.leaves_out))
     return tuple(terms)
