@@ -65,7 +65,7 @@ def _grows(held: list[GraphsHeld]) -> bool:
 
 
 def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
-    """GA801 in the source: a place that keeps every loss until its pass over the data ends."""
+    """GA801 in the source: a place that keeps every loss until its pass over the data ends, or for several windows."""
     events = ledger.trace.events
     if all(window.unknown for window in ledger.windows):
         return
@@ -73,13 +73,14 @@ def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
     for place in dict.fromkeys(e.where for e in events if isinstance(e, GraphsHeld) and e.read):
         passes = [kept for kept in _kept_in_passes(ledger, place) if kept.tells]
         if passes and all(kept.is_whole for kept in passes):
+            held = "all micro-batches so far" if passes[-1].is_whole_pass else "several windows"
             yield diagnosis(
                 "GA801",
                 place,
                 message(
                     "losses are stored with their autograd graphs: at the step at ",
                     steps[-1],
-                    " the graphs of all micro-batches so far are still in memory",
+                    f" the graphs of {held} are still in memory",
                 ),
                 _HELP,
                 states_steps=False,
@@ -88,9 +89,13 @@ def find_kept_losses(ledger: Ledger) -> Iterator[Diagnosis]:
 
 @dataclass(slots=True)
 class _Kept:
-    """What one place holds after the last of ``steps`` steps of a pass over the data."""
+    """What one place holds after the last of ``steps`` steps of a pass over the data, or since it last let go of some.
+
+    ``is_whole_pass`` says that it lets go of none within a pass.
+    """
 
     epoch: int | None
+    is_whole_pass: bool
     batches: set[int] = field(default_factory=set)
     before: int = 0
     """How many of the micro-batches are of windows before the last."""
@@ -103,7 +108,7 @@ class _Kept:
 
         Of one micro-batch there is nothing else to be let go.
         """
-        enough = _STEPS_OF_GROWTH if self.epoch is None else _STEPS_OF_GROWTH - 1
+        enough = _STEPS_OF_GROWTH - 1 if self.is_whole_pass else _STEPS_OF_GROWTH
         return self.steps >= enough and len(self.batches) > 1
 
     @property
@@ -117,7 +122,7 @@ class _Kept:
 
 
 def _kept_in_passes(ledger: Ledger, place: Location) -> Iterator[_Kept]:
-    """What a place holds in each pass; where passes are not distinguished, one ends where less is held than before."""
+    """What a place holds in each pass; where less is held than before, it has let go of some."""
     now: _Kept | None = None
     since: set[int] = set()
     for event in ledger.trace.events:
@@ -126,12 +131,13 @@ def _kept_in_passes(ledger: Ledger, place: Location) -> Iterator[_Kept]:
             if now is None or now.epoch != epoch:
                 if now is not None:
                     yield now
-                now, since = _Kept(epoch), set()
+                now, since = _Kept(epoch, is_whole_pass=epoch is not None), set()
             since.add(event.micro_batch)
         elif isinstance(event, GraphsHeld) and event.read and event.where == place and now is not None:
-            if now.epoch is None and event.count < now.count:
+            if event.count < now.count:
+                now.is_whole_pass = False
                 yield now
-                now = _Kept(None)
+                now = _Kept(now.epoch, is_whole_pass=False)
             now.before = len(now.batches)
             now.batches |= since
             now.count, now.steps, since = event.count, now.steps + 1, set()

@@ -14,7 +14,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import begins_at_default
 from gradcheck_accum.lint.state.control import Broke, Continued, Exhausted, Raised, Returned
 from gradcheck_accum.lint.state.state import State
-from gradcheck_accum.lint.state.values import Num, Symbol
+from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol
 from gradcheck_accum.lint.syntax import Comparison, Operator, last_name, text_of, walk
 
 _DEPTH = 12
@@ -54,7 +54,8 @@ def call_function(run: State, function: v.Function, args: list[Any], kwargs: dic
             return passed_on
         given = [*args, *kwargs.values()]
         whole = any(map(v.is_multiple_of_steps, given)) or not _asks_outside(run, node, scope)
-        return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, node, scope))
+        _forget_what_turns_set(run, function)
+        return v.Loader(generated=True, whole=whole, carry_out=partial(_yielded, run, function, scope))
     knows = run.knowledge
     if (node in knows.evaluations and run.in_training) or (knows.skims and node in knows.reports):
         return Symbol()
@@ -187,9 +188,25 @@ def _passed_on(node: syntax.FunctionDef, scope: v.Scope) -> Any:
     return None
 
 
-def _yielded(run: State, node: syntax.FunctionDef, scope: v.Scope) -> list[Any]:
+def _forget_what_turns_set(run: State, generator: v.Function) -> None:
+    """What a generator writes into its object in its turns is another in each turn of the loop that it gives data.
+
+    It is carried out all at once, so what it has written then is none of them.
+    """
+    node, owner = generator.node, generator.owner
+    if not isinstance(owner, v.Instance) or not isinstance(node, syntax.FunctionDef):
+        return
+    first = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)][:1]
+    for written in run.reach.bound_in_loops(node):
+        holder, _, name = written.rpartition(".")
+        if [holder] == first:
+            owner.attributes[name] = UNKNOWN
+
+
+def _yielded(run: State, generator: v.Function, scope: v.Scope) -> list[Any]:
     """What a generator yields, as far as it can be executed."""
-    if len(run.calls.stack) >= _DEPTH or node in run.calls.stack:
+    node = generator.node
+    if isinstance(node, syntax.Lambda) or len(run.calls.stack) >= _DEPTH or node in run.calls.stack:
         return []
     outer, run.calls.yielded = run.calls.yielded, []
     run.calls.stack.append(node)
@@ -203,6 +220,7 @@ def _yielded(run: State, node: syntax.FunctionDef, scope: v.Scope) -> list[Any]:
         run.calls.frames.pop()
         run.calls.stack.pop()
         found, run.calls.yielded = run.calls.yielded, outer
+        _forget_what_turns_set(run, generator)
     return found or []
 
 

@@ -28,7 +28,8 @@ _OF_MEANS = frozenset({"GA802"})
 """What nothing can be said of at a line where no mean of several losses was read that is shown."""
 OF_SCALES = frozenset({"GA101", "GA102", "GA103", "GA104"})
 """What nothing can be said of at a line whose losses are multiplied by what is not known."""
-_CLEARED_EVERY_TIME = "GA201"
+_LOST = frozenset({"GA201", "GA202"})
+"""What loses the gradients of most micro-batches of a window."""
 OF_REMAINDERS = frozenset({"GA103", "GA301"})
 """What depends on how many micro-batches a pass has.
 
@@ -89,9 +90,9 @@ class Scenario:
         return any(isinstance(event, Backward) and event.grad_scaled for event in self.ledger.trace.events)
 
     @cached_property
-    def clears_every_time(self) -> bool:
+    def loses_most(self) -> bool:
         """Whether it loses the gradients of most micro-batches, those of a remainder among them."""
-        return any(diagnosis.mistake.code == _CLEARED_EVERY_TIME for diagnosis in self.diagnoses)
+        return any(diagnosis.mistake.code in _LOST for diagnosis in self.diagnoses)
 
     @cached_property
     def ends_passes(self) -> bool:
@@ -142,7 +143,7 @@ class Scenario:
         of_ranks = frozenset() if line in self.averaging_lines else _OF_RANKS
         of_windows = frozenset() if self.has_windows else _OF_WINDOWS
         of_means = frozenset() if line in self.mean_lines else _OF_MEANS
-        shows_remainders = self.ends_passes and not self.clears_every_time
+        shows_remainders = self.ends_passes and not self.loses_most
         of_remainders = frozenset() if shows_remainders else OF_REMAINDERS
         of_scalers = frozenset() if self.scales else _OF_SCALERS
         of_scales = self.silent_of_scales(line)

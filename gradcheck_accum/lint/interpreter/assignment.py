@@ -119,7 +119,8 @@ def _assign_attribute(run: State, target: syntax.Attribute, holder: Any, value: 
         if value is None:
             run.recorder.zero(target, sources_of(holder))
         elif isinstance(value, v.Multiplied) and value.sources == sources_of(holder):
-            run.recorder.scale_grads(target, value.sources, value.factor)
+            for factor in value.factors:
+                run.recorder.scale_grads(target, value.sources, factor)
         elif not (isinstance(value, v.Gradient) and value.sources == sources_of(holder)):
             run.recorder.opaque(target, "gradients replaced by hand")
     elif target.attr == "requires_grad":

@@ -52,10 +52,10 @@ def plan(run: State, source: Any, loop: syntax.For, trains: bool) -> tuple[Itera
         case v.Chunks():
             # What a loop splits into windows is not a window itself: all of the data, split into micro-batches.
             is_pass = trains and run.loops.passes == 0 and run.reach.steps(loop.body)
-            piece = _windows_of(run, source, loop) if trains else source.piece
+            pieces = _windows_of(run, source, loop) if trains else source.batches()
             if is_pass and source.assumed:
-                return [piece] * assumed_length(run, source), True, True
-            return [piece] * source.count, True, is_pass
+                return pieces[:1] * assumed_length(run, source), True, True
+            return pieces, True, is_pass
         case v.Data() if (along := _along(run, source, loop, trains)) is not None:
             return along
         case v.Stream(of=whole) if whole is not None and source.turn == run.loops.turn:
@@ -133,11 +133,11 @@ def _is_window(value: Any) -> bool:
     return isinstance(value, v.Chunks) or (isinstance(value, list) and v.is_data(value))
 
 
-def _windows_of(run: State, data: v.Chunks, loop: syntax.For) -> v.Data:
-    """Each of what data are split into: a batch, and no part of one, where an inner loop splits it again."""
+def _windows_of(run: State, data: v.Chunks, loop: syntax.For) -> list[v.Data]:
+    """What data are split into: batches, and no parts of one, where an inner loop splits each of them again."""
     inner = inner_training_loop(run, loop.body)
     splits_again = inner is not None and _consumes(inner, loop)
-    return replace(data.piece, is_part=False) if splits_again else data.piece
+    return [replace(piece, is_part=False) for piece in data.batches()] if splits_again else data.batches()
 
 
 def listed_in(run: State, source: Any) -> Listed | None:
@@ -267,7 +267,8 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
     if not trains:
         return [element], False, False
     inner = inner_training_loop(run, loop.body)
-    if inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner):
+    holds_a_pass = inner is not None and not _consumes(inner, loop) and not _goes_over_models(run, inner)
+    if holds_a_pass and not _makes_gradients_itself(run, loop.body):
         return [element, element], False, False
     is_made = isinstance(source, (v.Data, Tensor)) and not _comes_before_data(run, source, loop)
     if run.loops.passes or is_made:
@@ -278,6 +279,18 @@ def _unknown_iteration(run: State, source: Any, loop: syntax.For, trains: bool) 
     if isinstance(source, Symbol):
         run.recorder.counted.add(v.tag_of_length(source))
     return [v.Data()] * assumed_length(run, source), True, True
+
+
+def _makes_gradients_itself(run: State, body: Iterable[syntax.Node]) -> bool:
+    """Whether statements make gradients outside of the loops in them: of what the loop around gives them."""
+    for statement in body:
+        if isinstance(statement, (syntax.For, syntax.While)) or not run.reach.backward(statement):
+            continue
+        if not any(run.reach.is_training_loop(node) for node in walk(statement)):
+            return True
+        if _makes_gradients_itself(run, children(statement)):
+            return True
+    return False
 
 
 def _comes_before_data(run: State, source: v.Data | Tensor, loop: syntax.For) -> bool:

@@ -23,6 +23,7 @@ from gradcheck_accum.lint.interpreter.samples import (
 )
 from gradcheck_accum.lint.program.torch_names import (
     CUTS,
+    CUTS_ALIKE,
     DIVIDES,
     JOINS,
     KEEPS_NUMBERS,
@@ -30,6 +31,7 @@ from gradcheck_accum.lint.program.torch_names import (
     MULTIPLIES,
     READS,
     SAMPLES_ALL,
+    SUMS_PRODUCTS,
 )
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind_steps
@@ -204,8 +206,16 @@ def _deque(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _dict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 1 and not kwargs and isinstance(args[0], Symbol):
         return args[0]  # what it is made of has the same entries
+    match args:
+        case [("zip", keys, (list() | tuple()) as values)] if not kwargs and _are_keys(keys):
+            return dict(zip(keys, values, strict=False))
     known = all(isinstance(given, dict) for given in args) and "**" not in kwargs
     return {name: value for given in (*args, kwargs) for name, value in given.items()} if known else Symbol()
+
+
+def _are_keys(value: Any) -> bool:
+    """Whether a value is a list of names, or a dictionary that is gone through by its own."""
+    return isinstance(value, (list, tuple, dict)) and all(isinstance(key, str) for key in value)
 
 
 def _defaultdict(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -267,6 +277,12 @@ def _of_two(run: State, operator: Operator, args: list[Any], kwargs: dict[str, A
     """What a function of PyTorch's makes of ``input`` and ``other``."""
     operands = [*args, *(kwargs[name] for name in ("input", "other") if name in kwargs)]
     return binary(run, operator, operands[0], operands[1]) if len(operands) > 1 else Symbol()
+
+
+def _dot(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``torch.dot(a, b)``: the sum of the products of their elements."""
+    product = binary(run, Operator.MULT, *args) if len(args) == 2 else None
+    return reduced(product, Reduction.SUM) if isinstance(product, Tensor) else NotImplemented
 
 
 def _reduce(reduction: Reduction) -> Callable[[State, list[Any], dict[str, Any]], Any]:
@@ -346,8 +362,12 @@ def _where(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return replace(data.changed(data.rows), ignored=True) if data and any(map(is_left_out, args)) else NotImplemented
 
 
-def _chunk(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _cut(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return chunks(run, args[1]) if len(args) > 1 else Symbol()
+
+
+def _chunk(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return chunks(run, args[1], args[0]) if len(args) == 2 and not kwargs else _cut(run, args, kwargs)
 
 
 def _split(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -490,6 +510,7 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     **dict.fromkeys(("SimpleNamespace", "Namespace", "EasyDict", "AttrDict", "Munch"), _namespace),
     **dict.fromkeys(DIVIDES, _divide),
     **dict.fromkeys(MULTIPLIES, _multiply),
+    **dict.fromkeys(SUMS_PRODUCTS, _dot),
     "mean": _reduce(Reduction.MEAN),
     "sum": _reduce(Reduction.SUM),
     "stack": _stack,
@@ -503,7 +524,8 @@ LIBRARY: dict[str, Callable[[State, list[Any], dict[str, Any]], Any]] = {
     "masked_select": _masked_select,
     "pad_sequence": _padded,
     "where": _where,
-    **dict.fromkeys(CUTS, _chunk),
+    **dict.fromkeys(CUTS, _cut),
+    **dict.fromkeys(CUTS_ALIKE, _chunk),
     "split": _split,
     "DataLoader": _data_loader,
     "BatchSampler": _batch_sampler,

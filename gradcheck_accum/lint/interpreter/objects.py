@@ -13,7 +13,7 @@ from gradcheck_accum.lint.program.torch_names import CONSTANTS, MEMBERS_OF_LOADE
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor
-from gradcheck_accum.lint.syntax import text_of
+from gradcheck_accum.lint.syntax import last_name, text_of
 from gradcheck_accum.lint.torch_calls.models import new_model
 from gradcheck_accum.lint.torch_calls.optimizers import new_optimizer
 from gradcheck_accum.lint.torch_calls.own_networks import held_by
@@ -37,7 +37,7 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
     init = cls.bound("__init__", instance)
     if init is not None:
         call_function(run, init, args, kwargs)
-    elif any(isinstance(d, (syntax.Name, syntax.Call)) and "dataclass" in text_of(d) for d in cls.node.decorator_list):
+    elif any(map(_makes_a_dataclass, cls.node.decorator_list)):
         fields = {
             s.target.id: s.value
             for s in cls.node.body
@@ -49,6 +49,11 @@ def instantiate(run: State, node: syntax.Call, cls: v.Class, args: list[Any], kw
         instance.attributes.update({name: run.evaluate(value, cls.scope) for name, value in made.items()})
         instance.attributes.update(given)
     return instance
+
+
+def _makes_a_dataclass(decorator: syntax.Expression) -> bool:
+    """``@dataclass``, with options or without, by whichever name its module is called."""
+    return last_name(decorator.func if isinstance(decorator, syntax.Call) else decorator) == "dataclass"
 
 
 def value_of_field(run: State, options: dict[str, Any]) -> Any:

@@ -104,7 +104,8 @@ def subscript(run: State, node: syntax.Subscript, scope: v.Scope) -> Any:
             return replace(value.changed(), counted=None, drawn=None)
         case v.Chunks() if isinstance(node.slice, syntax.Slice):
             length = length_of_value(run, value)
-            return _slice(run, [value.piece] * int(length.value), node.slice, scope)
+            pieces = value.batches() if length.value == value.count else [value.piece] * int(length.value)
+            return _slice(run, pieces, node.slice, scope)
         case v.Loader():
             if isinstance(node.slice, syntax.Slice):
                 # A list of batches, sliced: the micro-batches of one window, say.

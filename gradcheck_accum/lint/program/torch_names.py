@@ -94,6 +94,7 @@ LEAVE_TARGETS_OUT = Names(
     STATES,
     *("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss"),
 )
+SUMS_PRODUCTS = Names("multiplies two vectors, and adds up the products", STATES, "dot", "vdot")
 REDUCES = Names("takes the mean or the sum of all elements", STATES, "mean", "sum", "nansum", "nanmean")
 READS = Names("reads the number off a loss", STATES, "item", "tolist", "numpy")
 ASKS_EACH = Names(
@@ -173,6 +174,7 @@ COUNTS = Names("adds up all elements of data", STATES, "sum", "count_nonzero")
 RESHAPES = Names("gives data another shape", STATES, "view", "reshape")
 SPLITS = Names("cuts data into pieces of so many rows", STATES, "split")
 CUTS = Names("cuts data into so many pieces", STATES, "chunk", "tensor_split", "array_split")
+CUTS_ALIKE = Names("cuts data into pieces of one size, and a last one of what is left", STATES, "chunk")
 JOINS = Names("joins data along a dimension that it has", STATES, "cat", "concat")
 MAKES_DATA = Names(
     "makes a tensor that is no model's",

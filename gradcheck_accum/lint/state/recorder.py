@@ -29,6 +29,8 @@ _MOST_WORK = 5_000_000
 """Steps times events beyond which no ledger is made: where nothing is cleared, each step reads all there is so far."""
 GAVE_A_LOSS = "gave a loss"
 """What a call elsewhere is that might have trained, but gave a loss that the loop itself calls ``backward`` on."""
+_UNDONE = "undone"
+"""What a backward is that runs again on its batch, after its gradients were cleared: no step ever gets them."""
 _LEAVES_GRADIENTS = frozenset({"backward", "show", "held", GAVE_A_LOSS})
 """What is recorded that takes nothing from gradients, and changes none."""
 
@@ -129,6 +131,10 @@ class Recorder:
         elif not self._is_of_part:
             self.units, self.knows_units = self.assumed_units, False
 
+    def is_assumed(self, rows: int) -> bool:
+        """Whether a number of rows was made from the assumed one, which divides no number of the source."""
+        return rows % self.assumed_units == 0
+
     def is_size(self, number: Num) -> bool:
         """Whether a number is the one that a loader was given for the size of its batches, and micro-batches are."""
         is_their_size = self.knows_units and number.value == self.units
@@ -219,11 +225,15 @@ class Recorder:
         before = self._last.get(place)
         if before is not None and before[:2] == (micro_batch, self._steps):
             # The same line again over the same batch: a sum over tasks or players, or parts of it.
-            if any(raw.kind not in _LEAVES_GRADIENTS for raw in self.raw[before[2] + 1 :]):
+            if self._has_cleared_since(before[2]):
+                self.raw[before[2]].kind = _UNDONE
+                terms = _unweighed(terms)
+            elif any(raw.kind not in _LEAVES_GRADIENTS for raw in self.raw[before[2] + 1 :]):
                 self.opaque(node, "several backwards over one batch at the same place")
                 return
-            first = self.raw[before[2]].details
-            first["terms"], terms = _unweighed(first["terms"]), _unweighed(terms)
+            else:
+                first = self.raw[before[2]].details
+                first["terms"], terms = _unweighed(first["terms"]), _unweighed(terms)
             # What each of them is of the micro-batch's loss is not known either.
             self.graphs = {flow: part for flow, part in self.graphs.items() if part.micro_batch != micro_batch}
         else:
@@ -251,6 +261,11 @@ class Recorder:
                 },
             )
         )
+
+    def _has_cleared_since(self, place: int) -> bool:
+        """Whether all gradients were cleared after a place of the record: by the only one that clears or steps."""
+        owners = {id(one.owner) for one in self.raw if one.kind in ("zero", "step")}
+        return len(owners) == 1 and any(one.kind == "zero" for one in self.raw[place + 1 :])
 
     @property
     def has_run(self) -> bool:
@@ -399,7 +414,7 @@ def _terms(parts: tuple[Part, ...], units: int) -> tuple[Term, ...]:
     for part in parts:
         seen[part.name] = seen.get(part.name, 0) + 1
         name = part.name if seen[part.name] == 1 else f"{part.name} #{seen[part.name]}"
-        known = None if part.reduction is Reduction.NONE else float(units)
+        known = None if part.reduction is Reduction.NONE or part.of_constants else float(units)
         factors = _read(part.factors)
         terms.append(Term(name, part.reduction, known, factors, known, leaves_out=part.leaves_out))
     return tuple(terms)

@@ -138,7 +138,7 @@ def _gradient_arithmetic(op: Operator, left: Any, right: Any) -> Any:
     if isinstance(other, v.Gradient) or inverted or op not in (Operator.MULT, Operator.DIV):
         return UNKNOWN
     operation = Operation.DIVIDE if op is Operator.DIV else Operation.MULTIPLY
-    return v.Multiplied(sources=gradient.sources, factor=factor_of(other, operation))
+    return v.Multiplied(sources=gradient.sources, factors=factors_of(other, operation))
 
 
 def _of_data(op: Operator, left: v.Data, right: v.Data) -> v.Data:
@@ -197,7 +197,9 @@ def _is_constant(number: Num) -> bool:
 
 def _computed(op: Operator, left: Num, right: Num) -> Num | None:
     if op is Operator.DIV:
-        if isinstance(left.value, float) or isinstance(right.value, float):
+        # What moves with the turns, and counts nothing that the source names, is a factor with whatever is below it.
+        moves = not (left.origins or left.tags)
+        if moves or isinstance(left.value, float) or isinstance(right.value, float):
             return left.derive(left.value / right.value, right)
         return left.derive(Fraction(left.value) / Fraction(right.value), right)
     if op is Operator.POW and abs(float(right.value)) < 64 and abs(float(left.value)) < 1e6:
@@ -375,6 +377,14 @@ def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Te
 def _names_a_coefficient(name: str) -> bool:
     """Whether a setting that multiplies a loss can only be a coefficient of the objective: one that counts nothing."""
     return not COUNTS_OR_SCALES.fits(name)
+
+
+def factors_of(value: Any, operation: Operation) -> tuple[Factor, ...]:
+    """What multiplying or dividing gradients by ``value`` does to them: each side of a quotient has its own origin."""
+    if operation is Operation.MULTIPLY and isinstance(value, Num) and value.quotient:
+        share, divisor = value.quotient
+        return factor_of(share, operation), factor_of(divisor, Operation.DIVIDE)
+    return (factor_of(value, operation),)
 
 
 def factor_of(value: Any, operation: Operation) -> Factor:

@@ -109,12 +109,17 @@ def draw_from(run: State, source: Any) -> Any:
     return v.Data(drawn=run.recorder.micro_batch)
 
 
-def chunks(run: State, count: Any) -> Any:
-    """A batch split into ``count`` micro-batches, or at each of a list of places."""
+def chunks(run: State, count: Any, data: Any = None) -> Any:
+    """Data split into ``count`` micro-batches, or at each of a list of places.
+
+    PyTorch makes pieces of one size, and of what is left, where it is known how many rows are split.
+    """
     if isinstance(count, (list, tuple)):
         return v.Chunks(len(count) + 1) if id(count) not in run.iterated.grown else Symbol()
     count = bind_steps(run, count) if run.loops.depth else count
     known = isinstance(count, Num) and isinstance(count.value, int) and 0 < count.value <= v.LONGEST_LIST
+    if known and isinstance(data, v.Data) and data.rows and not run.recorder.is_assumed(data.rows):
+        return v.Chunks.of_rows(data.rows, -(-data.rows // count.value), count.origins)
     return v.Chunks(count.value, origins=count.origins) if known else Symbol()
 
 
@@ -129,11 +134,20 @@ def split(run: State, data: Any, size: Any, dimension: Any = None) -> Any:
     if isinstance(size, (list, tuple)) and id(size) not in run.iterated.grown:
         rows = [one.value if isinstance(one, Num) and isinstance(one.value, int) else None for one in size]
         return [v.Data(count, is_part=True) for count in rows]
-    if isinstance(data, v.Data) and data.rows and isinstance(size, Num) and isinstance(size.value, int) and size.value:
-        count, left = -(-data.rows // size.value), data.rows % size.value
-        return v.Chunks(count, None if left else size.value) if 0 < count <= v.LONGEST_LIST else Symbol()
-    whole = isinstance(data, v.Data) and data.is_counted_out
-    return v.Chunks(ASSUMED_STEPS, assumed=True, whole=whole) if isinstance(data, (v.Data, Symbol)) else Symbol()
+    whole = data.rows if isinstance(data, v.Data) else None
+    if whole and isinstance(size, Num) and isinstance(size.value, int) and size.value > 0:
+        if -(-whole // size.value) > v.LONGEST_LIST:
+            return Symbol()
+        if not _is_guessed(run, whole, size.value):
+            return v.Chunks.of_rows(whole, size.value)
+    may_be_windows = isinstance(data, v.Data) and data.is_counted_out
+    splits = isinstance(data, (v.Data, Symbol))
+    return v.Chunks(ASSUMED_STEPS, assumed=True, whole=may_be_windows) if splits else Symbol()
+
+
+def _is_guessed(run: State, rows: int, size: int) -> bool:
+    """Whether how often a size goes into a number of rows follows from an assumed number, which it does not divide."""
+    return run.recorder.is_assumed(rows) and (rows % size > 0 or not run.recorder.is_assumed(size))
 
 
 def _split_along(run: State, data: Any, size: Any, dimension: Any) -> Any:
@@ -237,7 +251,8 @@ def _part_of(data: Any, lower: Any, upper: Any, stride: Any) -> v.Data:
     count = len(range(*slice(*places).indices(rows))) if shown and rows is not None else None
     # What is cut out at a place that was drawn by chance is as new as the place.
     made = v.turn_made((known, lower, upper))
-    return replace(known.changed(count or None), counted=None, is_part=True, drawn=None, made=made)
+    # Some of the numbers of rows are numbers of rows.
+    return replace(known.changed(count or None), counted=None, is_part=True, drawn=None, made=made, holds=known.holds)
 
 
 def assumed_length(run: State, source: Any) -> int:

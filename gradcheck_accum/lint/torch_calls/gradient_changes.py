@@ -18,7 +18,7 @@ from gradcheck_accum.lint.program.torch_names import (
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol
-from gradcheck_accum.lint.torch_calls.arithmetic import factor_of
+from gradcheck_accum.lint.torch_calls.arithmetic import factors_of
 from gradcheck_accum.lint.torch_calls.weight_averages import note_blend
 
 
@@ -40,7 +40,8 @@ def scale_gradients(run: State, node: syntax.Node, gradients: v.Gradient, by: An
     if isinstance(by, v.Measured):
         run.recorder.clip(_call_of_clip(run, node), gradients.sources)
     else:
-        run.recorder.scale_grads(node, gradients.sources, factor_of(by, operation))
+        for factor in factors_of(by, operation):
+            run.recorder.scale_grads(node, gradients.sources, factor)
 
 
 def _call_of_clip(run: State, node: syntax.Node) -> syntax.Node:

@@ -55,6 +55,7 @@ def computation(run: State, node: syntax.Call, args: list[Any], kwargs: dict[str
         assumed=True,
         given_divisor=hidden,
         leaves_out=bool(models) and targets_leave_out(args, kwargs),
+        of_constants=_are_constants(given),
     )
     scaled = any(isinstance(value, Tensor) and value.grad_scaled for value in given)
     computed = Tensor((part,), models | v.models_in(given), scaled, cut_off=v.cut_off_in(given), reaches_beyond=beyond)
@@ -85,6 +86,13 @@ def _is_counted_before(run: State, value: Any) -> bool:
     )
 
 
+def _are_constants(given: list[Any]) -> bool:
+    """Whether all data among values, and all that was computed of data, is what the source writes (an edge's place)."""
+    data = [value.holds is v.Holds.CONSTANTS for value in given if isinstance(value, v.Data)]
+    computed = [part.of_constants for value in given if isinstance(value, Tensor) for part in value.parts]
+    return bool(data or computed) and all(data) and all(computed)
+
+
 def _is_unknown(value: Any) -> bool:
     return isinstance(value, v.Symbol) and not value.name and not isinstance(value, (v.Word, v.Extent))
 
@@ -111,5 +119,6 @@ def loss(
     factors = () if is_shown and not v.reach_beyond(given) else (Factor(None),)
     weighted = reduction != "none" and weighs_targets(name, args[2:3], kwargs)
     varies = weighted or counts_what_is_left(name, args, kwargs, reduction, leaves_out or IGNORED in kwargs)
-    part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=varies)
+    constant = _are_constants(given)
+    part = v.Part(name, kind, factors, run.recorder.micro_batch, leaves_out=varies, of_constants=constant)
     return Tensor((part,), v.models_in(given), elementwise=reduction == "none", cut_off=v.cut_off_in(given))

@@ -13,6 +13,7 @@ from gradcheck_accum.lint.program.torch_names import (
     COUNTS,
     COUNTS_ELEMENTS,
     CUTS,
+    CUTS_ALIKE,
     CUTS_GRAPH,
     DIVIDES,
     DIVIDES_IN_PLACE,
@@ -32,13 +33,14 @@ from gradcheck_accum.lint.program.torch_names import (
     RESHAPES,
     SAME_MODEL,
     SPLITS,
+    SUMS_PRODUCTS,
     SWAPS_DIMENSIONS,
 )
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import begins_at_default
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.torch_calls.arithmetic import divided, reduced, scaled
+from gradcheck_accum.lint.torch_calls.arithmetic import binary, divided, reduced, scaled
 from gradcheck_accum.lint.torch_calls.data import chunks, extent, rows_of, split
 from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
@@ -155,6 +157,9 @@ def _tensor_method(
         return divided(run, base, args[0])
     if name in MULTIPLIES | MULTIPLIES_IN_PLACE and args:
         return scaled(run, base, args[0], Operation.MULTIPLY)
+    if name in SUMS_PRODUCTS and args:
+        product = binary(run, syntax.Operator.MULT, base, args[0])
+        return reduced(product, Reduction.SUM) if isinstance(product, Tensor) else base
     if name == "masked_select":
         return selected(base)
     if name in NO_LOSS:
@@ -176,7 +181,7 @@ def _data_method(run: State, base: v.Data, name: str, args: list[Any], kwargs: d
         whole = replace(base.changed(first if first > 0 else None), holds=base.holds, sizes=sizes)
         return replace(whole, is_counted_out=are_counted_out(run, [base, *args]))
     if name in CUTS and args:
-        return chunks(run, args[0])
+        return chunks(run, args[0], base if name in CUTS_ALIKE and len(args) == 1 and not kwargs else None)
     if name in SPLITS and args:
         return split(run, base, args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
     if name == "item" and base.counted is not None:

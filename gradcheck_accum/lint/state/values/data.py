@@ -131,7 +131,8 @@ class Chunks:
     """A batch split into ``count`` micro-batches, each of ``rows`` rows where the source shows that they are alike.
 
     ``assumed`` says that the source does not show how many, ``whole`` that they may be whole windows then: who made the
-    data that they are cut from said how many. ``origins`` are those of the number that it asks for.
+    data that they are cut from said how many. ``origins`` are those of the number that it asks for. ``unlike`` are the
+    rows of each where the source shows that the last one has fewer.
     """
 
     count: int
@@ -139,6 +140,15 @@ class Chunks:
     assumed: bool = False
     whole: bool = False
     origins: frozenset[str] = frozenset()
+    unlike: tuple[int, ...] = ()
+
+    @classmethod
+    def of_rows(cls, rows: int, size: int, origins: frozenset[str] = frozenset()) -> Chunks:
+        """Pieces of one size, made of so many rows: the last one has what is left."""
+        count, left = -(-rows // size), rows % size
+        if not left:
+            return cls(count, size, origins=origins)
+        return cls(count, origins=origins, unlike=(*[size] * (count - 1), left))
 
     @property
     def piece(self) -> Data:
@@ -147,7 +157,7 @@ class Chunks:
 
     def batches(self) -> list[Data]:
         """The micro-batches in order."""
-        return [self.piece] * self.count
+        return [Data(rows, is_part=True) for rows in self.unlike] or [self.piece] * self.count
 
 
 @dataclass(slots=True, eq=False)

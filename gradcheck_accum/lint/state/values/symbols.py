@@ -101,7 +101,7 @@ class Multiplied(Symbol):
     """What multiplying the gradients of models, or of some of their parameters, gives: another tensor."""
 
     sources: frozenset[str] | None = None
-    factor: Factor = field(default=Factor(None), compare=False)
+    factors: tuple[Factor, ...] = field(default=(Factor(None),), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

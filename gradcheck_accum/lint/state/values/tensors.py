@@ -49,6 +49,8 @@ class Part:
     """Whether its units were reduced along a dimension, which leaves others."""
     by_name: bool = False
     """Whether it is an item of a dictionary of losses: one number, or one for each row."""
+    of_constants: bool = False
+    """Whether it was computed of what the source writes alone: it has as many units in every micro-batch."""
     may_be_sum: int | None = None
     """The place of the factor that stands for the units where it may be a sum as well as a mean."""
 
