@@ -430,3 +430,34 @@ def test_a_loss_that_is_asked_whether_it_is_a_tensor_is_one() -> None:
     assert codes_in(OF_EITHER_KIND.format(kind="Tensor", scale=""), "GA10") == ["GA101"]
     assert codes_in(OF_EITHER_KIND.format(kind="Tensor", scale=" / K"), "GA10") == []
     assert codes_in(OF_EITHER_KIND.format(kind="Record", scale=""), "GA10") == []
+
+
+def test_what_a_simulation_adds_up_in_each_of_its_steps_is_no_sum_of_losses() -> None:
+    """Each state is computed of several parts of the one before: their terms would double at every step."""
+    source = """
+import torch
+
+rates = torch.nn.Parameter(torch.zeros(2))
+optimizer = torch.optim.Adam([rates], lr=0.1)
+start, seen = torch.eye(3), torch.rand(30, 3, 3)
+
+
+def simulate(log_rates, state):
+    one, two = log_rates.exp()
+    states = []
+    for _ in range(30):
+        def slope(s):
+            a, b, c = s.unbind(-1)
+            return torch.stack([-one * a, one * a - two * b, two * b], -1)
+        first = slope(state)
+        state = state + 0.05 * (first + slope(state + 0.1 * first))
+        states.append(state)
+    return torch.stack(states)
+
+
+for _ in range(8):
+    optimizer.zero_grad()
+    ((simulate(rates, start) - seen) ** 2).mean().backward()
+    optimizer.step()
+"""
+    assert lint_source(source, "train.py") == []

@@ -38,6 +38,7 @@ from gradcheck_accum.lint.state.bindings import bind_steps
 from gradcheck_accum.lint.state.control import Exhausted
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
+from gradcheck_accum.lint.state.values.tensors import MOST_PARTS
 from gradcheck_accum.lint.syntax import Operator, text_of
 from gradcheck_accum.lint.torch_calls.arithmetic import binary, reduced
 from gradcheck_accum.lint.torch_calls.data import (
@@ -339,7 +340,8 @@ def _stack(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
             return list(items)  # numbers that were read from losses
         joined = tuple(part for item in items for part in item.parts)
         # How the stacked losses are reduced later decides their weights, so they are not known.
-        return Tensor(joined, v.models_in(items)).scaled(Factor(None))
+        parts = joined if len(joined) <= MOST_PARTS else joined[:1]
+        return Tensor(parts, v.models_in(items)).scaled(Factor(None))
     return v.Data(made=v.turn_made(items) if isinstance(items, (list, tuple)) else None)
 
 

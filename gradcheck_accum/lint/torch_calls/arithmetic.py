@@ -16,6 +16,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import bind, bind_steps, end_of_range
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Num, Symbol, Tensor, bounded
+from gradcheck_accum.lint.state.values.tensors import MOST_PARTS
 from gradcheck_accum.lint.syntax import Operator
 from gradcheck_accum.lint.torch_calls.masks import count_with_number, is_own_count, joined_masks, mean_over
 from gradcheck_accum.lint.torch_calls.metrics import combined, is_read
@@ -31,8 +32,6 @@ _ARITHMETIC: dict[Operator, Callable[[Any, Any], Any]] = {
 _SOME_SIZE = 11.731058578630005
 """Stands for a size or a setting that the source leaves open, and which is a coefficient of the objective: no weight is
 relative to it."""
-_MOST_PARTS = 512
-"""Losses in one sum beyond which none of them is followed."""
 
 
 def _micro_batches_of(run: State, length: Any, size: Any) -> Num | None:
@@ -217,7 +216,7 @@ def _tensor_arithmetic(run: State, op: Operator, left: Any, right: Any) -> Any:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         if op in (Operator.ADD, Operator.SUB):
             parts = (*left.parts, *right.parts)
-            if len(parts) > _MOST_PARTS:
+            if len(parts) > MOST_PARTS:
                 return replace(left, parts=left.parts[:1]).scaled(Factor(None))
             grad_scaled, cut_off = left.grad_scaled or right.grad_scaled, left.cut_off | right.cut_off
             return Tensor(_weighed(parts), left.models | right.models, grad_scaled, cut_off=cut_off)

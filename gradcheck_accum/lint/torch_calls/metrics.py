@@ -16,9 +16,9 @@ from gradcheck_accum.lint.program.torch_names import COMPUTES, SHOWS
 from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import UNKNOWN, Figure, Num, Tensor
+from gradcheck_accum.lint.state.values.tensors import MOST_PARTS
 from gradcheck_accum.lint.syntax import Operator, call_name, text_of
 
-_MOST_PARTS = 512
 _DEEPEST = 3
 
 
@@ -31,7 +31,7 @@ def combined(run: State, op: Operator, left: Any, right: Any) -> Any:
     """``left op right`` if at least one of them is a number read from losses."""
     figure, other = (left, right) if isinstance(left, Figure) else (right, left)
     if op is Operator.ADD:
-        if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= _MOST_PARTS:
+        if isinstance(other, Figure) and len(figure.parts) + len(other.parts) <= MOST_PARTS:
             return replace(right, parts=(*left.parts, *right.parts), may_be_sum=True)
         return replace(figure, may_be_sum=True) if isinstance(other, Num) and other.value == 0 else UNKNOWN
     if isinstance(other, v.Samples) and op is Operator.DIV and figure is left:

@@ -12,6 +12,9 @@ from gradcheck_accum.lint.state.values.symbols import Symbol
 
 _MOST_FACTORS = 64
 
+MOST_PARTS = 512
+"""What was added up of more is no sum of losses: one part is kept, with a weight that is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Detached:
