@@ -53,7 +53,7 @@ from gradcheck_accum.engine.recorded_calls import (
     memory_of_numbers,
     with_sources,
 )
-from gradcheck_accum.engine.repeated_rows import RepeatedRows
+from gradcheck_accum.engine.repeated_rows import REPEATING, RepeatedRows
 from gradcheck_accum.engine.scalings import SCALES
 from gradcheck_accum.engine.transformed import are_transforms_active, as_outside, is_wrapped, outside
 
@@ -225,6 +225,8 @@ class Tape(TorchFunctionMode):
 
     def _note_graphless(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Note what has no graph: gradients of weights, rows that were made of one, and what is computed from these."""
+        if not (self.inner_gradients or self.repeated or name == "grad" or name in REPEATING):
+            return
         with torch._C.DisableTorchFunction():
             self.repeated.note(name, args, kwargs, result)
             if name != "grad" or len(args) != 2:
