@@ -484,7 +484,7 @@ def _follows(target: torch.Tensor, given: torch.Tensor) -> bool:
         return False
     if target.shape[1:] != given.shape[1:] or target.stride() != given.stride() or not given.stride(0):
         return False
-    rows, rest = divmod(target.storage_offset() - given.storage_offset(), given.stride(0))
+    rows, rest = divmod(int(target.storage_offset() - given.storage_offset()), int(given.stride(0)))
     return not rest and 0 < rows < len(given)
 
 

@@ -28,6 +28,10 @@ class InnerGradients:
 
     _made: dict[int, tuple[weakref.ref[torch.Tensor], Data]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Whether any are alive."""
+        return bool(self._made)
+
     def returned(self, gradients: Iterable[torch.Tensor], data: Iterable[torch.Tensor]) -> None:
         """Gradients were returned, of a loss that was computed from ``data``."""
         of = frozenset(weakref.ref(tensor) for tensor in data if self.data_of(tensor) is None)
@@ -58,7 +62,7 @@ class InnerGradients:
 def is_any_equal(data: Iterable[torch.Tensor], of: Data) -> bool:
     """Whether any of ``data`` has the content of a tensor that a gradient's loss was computed from.
 
-    It may have been made anew (cast, moved to a device).
+    It may have been made again (cast, moved to a device).
     """
     alive = _alive(of)
     return any(_are_equal(own, other) for own in data for other in alive)

@@ -16,7 +16,7 @@ import torch
 
 from gradcheck_accum.engine.containers import tensors_in
 
-_REPEATING = frozenset({"broadcast_to", "expand", "expand_as", "repeat", "repeat_interleave", "tile"})
+REPEATING = frozenset({"broadcast_to", "expand", "expand_as", "repeat", "repeat_interleave", "tile"})
 """Calls that may repeat one row."""
 
 
@@ -34,12 +34,16 @@ class RepeatedRows:
 
     _made: dict[int, tuple[weakref.ref[torch.Tensor], OneRow]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Whether any are alive."""
+        return bool(self._made)
+
     def note(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Note the results of a call that have no graph, if they are such rows."""
-        if not self._made and name not in _REPEATING:
+        if not self._made and name not in REPEATING:
             return
         made = [tensor for tensor in tensors_in(result) if tensor.dim() and not tensor.requires_grad]
-        if name in _REPEATING and len(made) == 1 and args and isinstance(args[0], torch.Tensor):
+        if name in REPEATING and len(made) == 1 and args and isinstance(args[0], torch.Tensor):
             source = args[0]
             if len(made[0]) > 1 and _is_one_row_of(source, made[0]) and self.row_of(source) is None:
                 self._keep(made[0], OneRow(source.data_ptr(), source.detach().clone()))

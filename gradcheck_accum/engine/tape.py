@@ -53,7 +53,7 @@ from gradcheck_accum.engine.recorded_calls import (
     memory_of_numbers,
     with_sources,
 )
-from gradcheck_accum.engine.repeated_rows import RepeatedRows
+from gradcheck_accum.engine.repeated_rows import REPEATING, RepeatedRows
 from gradcheck_accum.engine.scalings import SCALES
 from gradcheck_accum.engine.transformed import are_transforms_active, as_outside, is_wrapped, outside
 
@@ -137,7 +137,7 @@ class Tape(TorchFunctionMode):
     segments: list[list[Call]] = field(default_factory=lambda: [[]])
     copies: CopiesOnWrite = field(default_factory=CopiesOnWrite)
     preparations: Preparations = field(init=False)
-    inner: InnerGradients = field(default_factory=InnerGradients)
+    inner_gradients: InnerGradients = field(default_factory=InnerGradients)
     repeated: RepeatedRows = field(default_factory=RepeatedRows)
     _memories: list[_Memories] = field(default_factory=lambda: [_Memories()])
     _of_the_same_forward: int = 0
@@ -225,17 +225,19 @@ class Tape(TorchFunctionMode):
 
     def _note_graphless(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Note what has no graph: gradients of weights, rows that were made of one, and what is computed from these."""
+        if not (self.inner_gradients or self.repeated or name == "grad" or name in REPEATING):
+            return
         with torch._C.DisableTorchFunction():
             self.repeated.note(name, args, kwargs, result)
             if name != "grad" or len(args) != 2:
-                self.inner.note(args, kwargs, result)
+                self.inner_gradients.note(args, kwargs, result)
                 return
             inputs = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
             pairs = zip(inputs, result, strict=True)
             found = [g for own, g in pairs if g is not None and not g.requires_grad and self._is_made_of_weights(own)]
             if found:
                 calls = [call for segment in self.segments for call in segment]
-                self.inner.returned(found, data_below(calls, tensors_in(args[0])))
+                self.inner_gradients.returned(found, data_below(calls, tensors_in(args[0])))
 
     def _is_made_of_weights(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a weight, or was computed from weights, and from no data that requires a gradient."""
@@ -510,7 +512,11 @@ class Tape(TorchFunctionMode):
             calls = [with_sources(call) for call in calls]
         with outside():
             found = program_of(
-                calls, losses, Notes(self.preparations, self.inner, self.repeated), self.is_weight, self.as_weight
+                calls,
+                losses,
+                Notes(self.preparations, self.inner_gradients, self.repeated),
+                self.is_weight,
+                self.as_weight,
             )
         if found is not None:
             self.copies.hold(found)

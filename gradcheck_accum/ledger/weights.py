@@ -359,9 +359,10 @@ class _Reader:
         for one in dict.fromkeys(Series(own.lines, kind_in(own.name), gathers=True) for own in every):
             held = [terms for backward in backwards if (terms := [t for t in backward.terms if one.holds(backward, t)])]
             may_be_batches = any(terms[0].may_be_batches for terms in held)
-            # Rows that a loop takes one by one may be steps, whose losses have as many units each.
+            # Rows that a loop takes one by one may be steps, whose losses have as many units each. Sums count these.
             are_ragged = any(len({t.units for t in terms}) > 1 for terms in held)
-            known = [terms[0].samples or (are_ragged and terms[0].in_turn) for terms in held]
+            of_means = are_ragged and all(t.reduction is Reduction.MEAN for terms in held for t in terms)
+            known = [terms[0].samples or (of_means and terms[0].in_turn) for terms in held]
             if not may_be_batches and not any(known):
                 continue
             evidence, reading = self._read(one, self.steps)
