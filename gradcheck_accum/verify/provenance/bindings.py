@@ -122,6 +122,11 @@ def attributes_bound(syntax: Syntax, cls: ast.ClassDef, attribute: str) -> list[
     return found
 
 
+def is_default(syntax: Syntax, cls: ast.ClassDef, attribute: str) -> bool:
+    """Whether a class's own body binds an attribute: a setting's default, say."""
+    return attribute in _table(syntax).own(cls, syntax.scope_of(cls))
+
+
 def assigned(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """The names and attributes that an assignment binds, each with its value, None where that is not explicit."""
     match target, value:

@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from gradcheck_accum.verify.provenance.bindings import (
     Binding,
     attributes_bound,
+    is_default,
     is_parameter,
     names_bound,
     owner_of,
@@ -70,8 +71,14 @@ def sources_of(node: ast.expr, place: Place) -> Sources:
         case ast.Name(id=name):
             return _of_name(name, place)
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
-            found = class_of_object(owner, place)
-            return Sources() if found is None else _of_attribute(found, name, place)
+            own = class_of_own(owner, place)
+            if own is not None:
+                return _of_attribute(own, name, place)
+            made = class_of_object(owner, place)
+            if made is None or is_default(place.syntax, made, name):
+                # What a class's body binds is a default: the object may have been given something else.
+                return Sources()
+            return _of_attribute(made, name, place)
     return Sources(known=False)
 
 
