@@ -35,6 +35,14 @@ class Packed:
 
     fields: tuple[Any, ...]
 
+    def mapped(self, change: Callable[[Any], Any]) -> Packed:
+        """The same with each of its fields changed."""
+        return Packed(tuple(map(change, self.fields)))
+
+    def rebuilt(self) -> PackedSequence:
+        """A packed sequence of these fields."""
+        return PackedSequence(*self.fields)
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -140,9 +148,7 @@ def taken_apart(value: Any, change: Callable[[torch.Tensor], Any], depth: int = 
         return tuple(map(part, value))
     if isinstance(value, PackedSequence):
         return Packed(tuple(map(part, value)))
-    if isinstance(value, Packed):
-        return Packed(tuple(map(part, value.fields)))
-    if isinstance(value, Held):
+    if isinstance(value, (Packed, Held)):
         return value.mapped(part)
     held = Held.of(value) if next(tensors_in(value, depth), None) is not None else None
     return value if held is None else held.mapped(part)
@@ -155,35 +161,22 @@ def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 def rebuilt(value: Any, found: Callable[[Any], Any]) -> Any:
     """What was taken apart, with ``found`` of everything that is no container."""
-
-    def part(item: Any) -> Any:
-        return rebuilt(item, found)
-
-    match value:
-        case Held():
-            return value.mapped(part).rebuilt()
-        case Packed():
-            return PackedSequence(*map(part, value.fields))
-        case dict():
-            return {key: part(item) for key, item in value.items()}
-        case list():
-            return [part(item) for item in value]
-        case tuple() if type(value) is tuple:
-            return tuple(map(part, value))
-    return found(value)
+    return _with_each(value, found, is_rebuilt=True)
 
 
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:
     """What was taken apart, still so, with a ``change`` of everything in it that is no container."""
+    return _with_each(value, change, is_rebuilt=False)
 
+
+def _with_each(value: Any, change: Callable[[Any], Any], *, is_rebuilt: bool) -> Any:
     def part(item: Any) -> Any:
-        return changed(item, change)
+        return _with_each(item, change, is_rebuilt=is_rebuilt)
 
     match value:
-        case Held():
-            return value.mapped(part)
-        case Packed():
-            return Packed(tuple(map(part, value.fields)))
+        case Held() | Packed():
+            own = value.mapped(part)
+            return own.rebuilt() if is_rebuilt else own
         case dict():
             return {key: part(item) for key, item in value.items()}
         case list():

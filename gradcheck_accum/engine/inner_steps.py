@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gradcheck_accum.engine.containers import tensors_in
 from gradcheck_accum.engine.memory import is_plain
@@ -26,7 +27,7 @@ Data = frozenset["weakref.ref[torch.Tensor]"]
 class InnerGradients:
     """Notes gradients of weights that have no graph, and what is computed from them; no tensor is kept alive."""
 
-    _made: dict[int, tuple[weakref.ref[torch.Tensor], Data]] = field(default_factory=dict)
+    _made: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
 
     def __bool__(self) -> bool:
         """Whether any are alive."""
@@ -50,13 +51,12 @@ class InnerGradients:
 
     def data_of(self, tensor: torch.Tensor) -> Data | None:
         """The data of the gradients that a tensor was computed from; None if it was computed from none."""
-        known = self._made.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
+        known: Data | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
+        return known
 
     def _keep(self, tensor: torch.Tensor, of: Data) -> None:
         if not tensor.requires_grad:
-            key, made = id(tensor), self._made
-            made[key] = weakref.ref(tensor, lambda gone: _drop(made, key, gone)), of
+            self._made[tensor] = of
 
 
 def is_any_equal(data: Iterable[torch.Tensor], of: Data) -> bool:
@@ -81,8 +81,3 @@ def _alive(of: Data) -> list[torch.Tensor]:
 def _are_equal(own: torch.Tensor, other: torch.Tensor) -> bool:
     alike = own.shape == other.shape and own.dtype is other.dtype and own.device == other.device
     return own is other or (alike and is_plain(own) and torch.equal(own, other))
-
-
-def _drop(made: dict[int, tuple[weakref.ref[torch.Tensor], Data]], key: int, gone: object) -> None:
-    if key in made and made[key][0] is gone:
-        del made[key]

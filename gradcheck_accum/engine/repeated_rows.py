@@ -7,12 +7,12 @@ sample. What is computed from a repeated row and from other rows is none.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gradcheck_accum.engine.containers import tensors_in
 
@@ -32,7 +32,7 @@ class OneRow:
 class RepeatedRows:
     """Notes such tensors, as long as they are alive."""
 
-    _made: dict[int, tuple[weakref.ref[torch.Tensor], OneRow]] = field(default_factory=dict)
+    _made: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
 
     def __bool__(self) -> bool:
         """Whether any are alive."""
@@ -46,22 +46,18 @@ class RepeatedRows:
         if name in REPEATING and len(made) == 1 and args and isinstance(args[0], torch.Tensor):
             source = args[0]
             if len(made[0]) > 1 and _is_one_row_of(source, made[0]) and self.row_of(source) is None:
-                self._keep(made[0], OneRow(source.data_ptr(), source.detach().clone()))
+                self._made[made[0]] = OneRow(source.data_ptr(), source.detach().clone())
                 return
         given = [tensor for tensor in tensors_in((args, kwargs)) if tensor.dim()]
         for tensor in made:
             row = _only([self.row_of(own) for own in given if len(own) == len(tensor)] or [*map(self.row_of, given)])
             if row is not None:
-                self._keep(tensor, row)
+                self._made[tensor] = row
 
     def row_of(self, tensor: torch.Tensor) -> OneRow | None:
         """The row that all rows of a tensor were made of; None if they are not known to be made of one."""
-        known = self._made.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
-
-    def _keep(self, tensor: torch.Tensor, row: OneRow) -> None:
-        key, made = id(tensor), self._made
-        made[key] = weakref.ref(tensor, lambda gone: _drop(made, key, gone)), row
+        known: OneRow | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
+        return known
 
 
 def _only(rows: Sequence[OneRow | None]) -> OneRow | None:
@@ -72,8 +68,3 @@ def _only(rows: Sequence[OneRow | None]) -> OneRow | None:
 def _is_one_row_of(source: torch.Tensor, repeated: torch.Tensor) -> bool:
     """Whether each row of ``repeated`` is all of ``source``."""
     return repeated.numel() == len(repeated) * source.numel() and (source.dim() < 2 or len(source) == 1)
-
-
-def _drop(made: dict[int, tuple[weakref.ref[torch.Tensor], OneRow]], key: int, gone: object) -> None:
-    if key in made and made[key][0] is gone:
-        del made[key]

@@ -40,7 +40,7 @@ from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
 from gradcheck_accum.lint.state.values.tensors import MOST_PARTS
 from gradcheck_accum.lint.syntax import Operator, text_of
-from gradcheck_accum.lint.torch_calls.arithmetic import binary, reduced
+from gradcheck_accum.lint.torch_calls.arithmetic import binary, dot, reduced
 from gradcheck_accum.lint.torch_calls.data import (
     are_loaders,
     chunks,
@@ -282,8 +282,7 @@ def _of_two(run: State, operator: Operator, args: list[Any], kwargs: dict[str, A
 
 def _dot(run: State, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``torch.dot(a, b)``: the sum of the products of their elements."""
-    product = binary(run, Operator.MULT, *args) if len(args) == 2 else None
-    return reduced(product, Reduction.SUM) if isinstance(product, Tensor) else NotImplemented
+    return (dot(run, *args) if len(args) == 2 else None) or NotImplemented
 
 
 def _reduce(reduction: Reduction) -> Callable[[State, list[Any], dict[str, Any]], Any]:

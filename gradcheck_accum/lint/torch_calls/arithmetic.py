@@ -373,6 +373,12 @@ def reduced(tensor: Tensor, reduction: Reduction, *, partly: bool = False) -> Te
     return terms if reduction is Reduction.SUM else terms.scaled(factor_of(v.HowMany(), Operation.DIVIDE))
 
 
+def dot(run: State, left: Any, right: Any) -> Tensor | None:
+    """The sum of the products of two vectors' elements; None if no losses are among these."""
+    product = binary(run, Operator.MULT, left, right)
+    return reduced(product, Reduction.SUM) if isinstance(product, Tensor) else None
+
+
 def _names_a_coefficient(name: str) -> bool:
     """Whether a setting that multiplies a loss can only be a coefficient of the objective: one that counts nothing."""
     return not COUNTS_OR_SCALES.fits(name)

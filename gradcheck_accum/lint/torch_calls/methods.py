@@ -40,7 +40,7 @@ from gradcheck_accum.lint.state import values as v
 from gradcheck_accum.lint.state.bindings import begins_at_default
 from gradcheck_accum.lint.state.state import State
 from gradcheck_accum.lint.state.values import Num, Symbol, Tensor
-from gradcheck_accum.lint.torch_calls.arithmetic import binary, divided, reduced, scaled
+from gradcheck_accum.lint.torch_calls.arithmetic import divided, dot, reduced, scaled
 from gradcheck_accum.lint.torch_calls.data import chunks, extent, rows_of, split
 from gradcheck_accum.lint.torch_calls.gradient_changes import change_gradients, changes_unknown
 from gradcheck_accum.lint.torch_calls.losses import all_arguments, computation
@@ -158,8 +158,7 @@ def _tensor_method(
     if name in MULTIPLIES | MULTIPLIES_IN_PLACE and args:
         return scaled(run, base, args[0], Operation.MULTIPLY)
     if name in SUMS_PRODUCTS and args:
-        product = binary(run, syntax.Operator.MULT, base, args[0])
-        return reduced(product, Reduction.SUM) if isinstance(product, Tensor) else base
+        return dot(run, base, args[0]) or base
     if name == "masked_select":
         return selected(base)
     if name in NO_LOSS:

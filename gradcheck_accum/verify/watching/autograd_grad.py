@@ -158,8 +158,8 @@ def _factors(
         return None
     # What makes no difference beyond rounding was not used: factors of nearly parallel gradients are less certain.
     parts = [abs(c) * norm for c, norm in zip(each, norms[1:], strict=True)]
-    for small in _SMALL:
-        used = [position for position, part in enumerate(parts) if part >= small * max(parts)]
+    larger = (tuple(i for i, part in enumerate(parts) if part >= small * max(parts)) for small in _SMALL)
+    for used in dict.fromkeys(larger):
         found = _each_factor(products, norms, used)
         if found is not None and meets(found):
             return found

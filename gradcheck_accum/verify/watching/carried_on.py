@@ -7,12 +7,13 @@ of that loss, whose number in the window is that of the losses, and not that of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.utils.weak import TensorWeakRef
 
+from gradcheck_accum.engine.graph_nodes import weights_below
 from gradcheck_accum.engine.memory import is_plain, memory_of
 
 
@@ -43,7 +44,7 @@ class CarriedOn:
 
     def reached_data(self, losses: Iterable[Any]) -> None:
         """The backward of losses, by their nodes, has reached no weight."""
-        data = list(_leaves_of(losses))
+        data = weights_below(losses, None)
         if not any(known() is one for known in self._reached for one in data):
             self.losses += 1
             self._reached.clear()
@@ -66,16 +67,3 @@ class CarriedOn:
         self._read.clear()
         self._reached.clear()
         self.losses = 0
-
-
-def _leaves_of(nodes: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors whose gradients the backward of these nodes fills."""
-    pending, seen = list(nodes), set[Any]()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if "AccumulateGrad" in node.name():
-            yield node.variable
-        pending += [following for following, _ in node.next_functions]
